@@ -1,0 +1,2 @@
+// Package discovery tells which workers exist.
+package discovery

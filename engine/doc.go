@@ -1,0 +1,2 @@
+// Package engine is the vocabulary between a gateway and inference engines.
+package engine

@@ -1,0 +1,14 @@
+module github.com/stator-go/stator
+
+go 1.26.0
+
+require (
+	github.com/cockroachdb/datadriven v1.0.2
+	github.com/hashicorp/golang-lru/v2 v2.0.7
+	github.com/puzpuzpuz/xsync/v3 v3.4.0
+	github.com/stretchr/testify v1.8.4
+	github.com/zeebo/xxh3 v1.0.2
+	go.uber.org/goleak v1.3.0
+	lukechampine.com/blake3 v1.3.0
+	pgregory.net/rapid v1.1.0
+)

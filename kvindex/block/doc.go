@@ -1,0 +1,2 @@
+// Package block is the identity of KV-cache blocks.
+package block

@@ -1,0 +1,2 @@
+// Package router picks a worker for a prompt.
+package router
