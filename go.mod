@@ -12,3 +12,10 @@ require (
 	lukechampine.com/blake3 v1.3.0
 	pgregory.net/rapid v1.1.0
 )
+
+require (
+	github.com/davecgh/go-spew v1.1.1 // indirect
+	github.com/pmezard/go-difflib v1.0.0 // indirect
+	github.com/stretchr/objx v0.5.0 // indirect
+	gopkg.in/yaml.v3 v3.0.1 // indirect
+)
