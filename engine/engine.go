@@ -58,12 +58,17 @@ type Request struct {
 	// Priority: larger is earlier. 0 is the default.
 	Priority int
 	// Rank pins the data-parallel rank upstream; -1 leaves it to the engine.
+	// Beware of the zero value: it pins rank 0.
 	Rank int
 
 	// Tokens are the prompt's ids once they are known (nil before). Media are
 	// its multimodal items.
 	Tokens []uint32
 	Media  []block.Media
+
+	// RawOnly says that the caller needs no Chunk.Text: an engine that relays
+	// Raw may leave it empty. Chunk.Tokens counts all the same.
+	RawOnly bool
 
 	// Deadline for the whole request; zero for none.
 	Deadline time.Time
@@ -75,8 +80,15 @@ type Request struct {
 // step of the iteration.
 type Chunk struct {
 	// Raw is the upstream event's JSON: one SSE data payload, or the whole body
-	// when the request does not stream.
+	// when the request does not stream. It is nil on a Part.
 	Raw []byte
+	// Part marks a chunk whose event carries several choices (an answer that
+	// does not stream with n > 1): one chunk a choice is yielded, and Raw comes
+	// with the last of them.
+	Part bool
+	// More says that another chunk is already there, so that a relay may put
+	// off its flush. It is a hint.
+	More bool
 	// Choice is the choice index, -1 when the chunk carries none.
 	Choice   int
 	TokenIDs []uint32
