@@ -1,0 +1,13 @@
+// Package load plays a trace against an OpenAI-compatible server as its clients
+// would: each request at its time, over HTTP, streaming, and measured from the
+// outside.
+//
+// A trace names prompts by ids that stand for 512 tokens each. [AppendPrompt]
+// turns an id into 512 fixed token ids, so that equal ids are equal text to an
+// engine, and sends the prompt as an array of token ids.
+//
+// All measured times are trace time: wall clock times the speed. Time to first
+// token counts from the moment at which the trace wants the request, not from
+// when it was sent, so a client that falls behind makes its figures worse and
+// not better.
+package load
