@@ -83,36 +83,31 @@ func Edit(dst, data []byte, edit func(f *Fields) (value []byte, keep bool)) ([]b
 }
 
 func rewrite(dst, data []byte, edit func(f *Fields) ([]byte, bool)) ([]byte, error) {
-	out := dst
-	// gap is where the space before the next member's name begins: after the
-	// brace or comma in front of it.
-	gap, first := space(data, 0)+1, true
-	tail := gap
+	out, kept := dst, false
 	f := Object(data)
 	for f.Next() {
-		if tail != gap { // not the first member: gap lies after its comma
-			gap = space(data, tail) + 1
+		v, keep := edit(&f)
+		if !keep {
+			continue
 		}
-		if v, keep := edit(&f); keep {
-			if first {
-				out = append(out, data[:space(data, 0)+1]...)
-				first = false
-			} else {
-				out = append(out, ',')
-			}
-			out = append(out, data[gap:f.ValueStart]...)
-			out = append(out, v...)
+		if kept {
+			out = append(out, ',')
+		} else {
+			out = append(out, data[:space(data, 0)+1]...)
 		}
-		tail = f.End
-		if tail == gap { // cannot be: a value is not empty
-			tail++
-		}
+		kept = true
+		// The space before the name, the name, the colon, then the value.
+		out = append(out, data[f.gap:f.ValueStart]...)
+		out = append(out, v...)
 	}
 	if f.err != nil {
 		return dst, f.err
 	}
-	if first {
+	if !kept {
 		out = append(out, data[:space(data, 0)+1]...)
 	}
-	return append(out, data[tail:]...), nil
+	if f.some {
+		return append(out, data[f.End:]...), nil
+	}
+	return append(out, data[f.gap:]...), nil
 }

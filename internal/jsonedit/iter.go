@@ -19,7 +19,8 @@ type Fields struct {
 	Start, ValueStart, End int
 
 	data []byte
-	pos  int
+	pos  int // after the last member, -1 before the first
+	gap  int // after the brace or comma before the member
 	err  error
 	done bool
 	some bool
@@ -42,6 +43,7 @@ func (f *Fields) Next() bool {
 			return f.stop(fail(i, "object expected"))
 		}
 		i++
+		f.gap = i
 	}
 	i = space(b, i)
 	switch {
@@ -56,7 +58,8 @@ func (f *Fields) Next() bool {
 		if b[i] != ',' {
 			return f.stop(fail(i, "comma or closing brace expected"))
 		}
-		i = space(b, i+1)
+		f.gap = i + 1
+		i = space(b, f.gap)
 	}
 	if i >= len(b) || b[i] != '"' {
 		return f.stop(fail(i, "member name expected"))
