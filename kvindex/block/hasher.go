@@ -112,11 +112,8 @@ func (h *Hasher) Extend(dst []Hash, parent Hash, hasParent bool, tokens []uint32
 // extendShort is Extend for what nearly every call is: blocks that take one
 // compression and no media. The node is filled anew only where blocks differ.
 func (h *Hasher) extendShort(dst []Hash, parent Hash, tokens []uint32) []Hash {
-	n := guts.Node{
-		CV:       h.rootTok,
-		BlockLen: uint32(4 * h.tokens),
-		Flags:    guts.FlagKeyedHash | guts.FlagChunkStart | guts.FlagChunkEnd | guts.FlagRoot,
-	}
+	n := h.shortNode()
+	n.CV = h.rootTok
 	for len(tokens) >= h.tokens {
 		n.CV[0], n.CV[1] = h.rootTok[0]^uint32(parent), h.rootTok[1]^uint32(parent>>32)
 		copy(n.Block[:], tokens[:h.tokens])
@@ -126,6 +123,15 @@ func (h *Hasher) extendShort(dst []Hash, parent Hash, tokens []uint32) []Hash {
 		tokens = tokens[h.tokens:]
 	}
 	return dst
+}
+
+// shortNode is the compression of a block of at most 16 tokens, without key and
+// tokens.
+func (h *Hasher) shortNode() guts.Node {
+	return guts.Node{
+		BlockLen: uint32(4 * h.tokens),
+		Flags:    guts.FlagKeyedHash | guts.FlagChunkStart | guts.FlagChunkEnd | guts.FlagRoot,
+	}
 }
 
 // next is the hash of one block in scheme BLAKE3.
@@ -156,9 +162,12 @@ func (h *Hasher) ExtendKeys(dst []Key, parent Key, tokens []uint32, media []Medi
 	}
 	dst = slices.Grow(dst, n)
 	key := toWords(&parent)
-	if len(media) == 0 && h.tokens <= wordsPerChunk {
+	if len(media) == 0 && h.tokens <= wordsPerCompression {
+		node := h.shortNode()
 		for len(tokens) >= h.tokens {
-			key = keyed(&key, tokens[:h.tokens], nil)
+			node.CV = key
+			copy(node.Block[:], tokens[:h.tokens])
+			key = guts.ChainingValue(node)
 			dst = append(dst, toKey(&key))
 			tokens = tokens[h.tokens:]
 		}

@@ -32,18 +32,37 @@ func toKey(w *words) (k Key) {
 	return k
 }
 
-// hash is the value of the first 8 bytes.
+// toHash is the value of the first 8 bytes.
 func toHash(w *words) Hash { return Hash(w[0]) | Hash(w[1])<<32 }
 
 // keyed is BLAKE3's keyed mode over the tokens as little-endian bytes. A token
 // is then one word of a compression's input, so nothing is encoded, whatever
 // the machine's byte order. One compression for up to 16 tokens.
 func keyed(key *words, tokens []uint32, s *scratch) words {
-	if len(tokens) > wordsPerChunk {
-		s.msg = appendTokens(s.msg[:0], tokens)
-		return keyedBytes(key, s.msg, s)
+	switch {
+	case len(tokens) <= wordsPerChunk:
+		n := chunk(key, tokens, 0)
+		n.Flags |= guts.FlagRoot
+		return guts.ChainingValue(n)
+	case len(tokens) <= 2*wordsPerChunk:
+		// Compressing side by side pays from three chunks on.
+		l, r := chunk(key, tokens[:wordsPerChunk], 0), chunk(key, tokens[wordsPerChunk:], 1)
+		n := guts.ParentNode(guts.ChainingValue(l), guts.ChainingValue(r), key, guts.FlagKeyedHash)
+		n.Flags |= guts.FlagRoot
+		return guts.ChainingValue(n)
 	}
-	n := guts.Node{CV: *key, BlockLen: guts.BlockSize, Flags: guts.FlagKeyedHash | guts.FlagChunkStart}
+	s.msg = appendTokens(s.msg[:0], tokens)
+	return keyedBytes(key, s.msg, s)
+}
+
+// chunk is the node of one chunk of at most 256 tokens.
+func chunk(key *words, tokens []uint32, counter uint64) guts.Node {
+	n := guts.Node{
+		CV:       *key,
+		Counter:  counter,
+		BlockLen: guts.BlockSize,
+		Flags:    guts.FlagKeyedHash | guts.FlagChunkStart,
+	}
 	for len(tokens) > wordsPerCompression {
 		copy(n.Block[:], tokens[:wordsPerCompression])
 		tokens = tokens[wordsPerCompression:]
@@ -52,8 +71,8 @@ func keyed(key *words, tokens []uint32, s *scratch) words {
 	}
 	n.Block = [wordsPerCompression]uint32{}
 	n.BlockLen = uint32(4 * copy(n.Block[:], tokens))
-	n.Flags |= guts.FlagChunkEnd | guts.FlagRoot
-	return guts.ChainingValue(n)
+	n.Flags |= guts.FlagChunkEnd
+	return n
 }
 
 // keyedBytes is BLAKE3's keyed mode over any message.

@@ -1,0 +1,5 @@
+//go:build !race
+
+package block_test
+
+const poolForgets = false
