@@ -153,5 +153,12 @@ func (e *Elements) stop(err error) bool {
 	return false
 }
 
+// Last reports whether no element follows the present one, as far as the next
+// byte tells.
+func (e *Elements) Last() bool {
+	i := space(e.data, max(e.pos, 0))
+	return i >= len(e.data) || e.data[i] != ','
+}
+
 // Err is the fault that ended the iteration, nil after the last element.
 func (e *Elements) Err() error { return e.err }
