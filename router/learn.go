@@ -1,0 +1,245 @@
+package router
+
+import "math"
+
+// The learner fits the constants T0, B, C, A, KV and D of Timing to what the
+// router sees. Two kinds of row:
+//
+//	first tokens of one instant on a worker, n prompt tokens computed for them:
+//	  now - start    = T0*steps + B*n + C*sum n(h + n/2) + steps*(A + KV*kv + D*d)
+//	  steps = max(1, n/Chunk); the last part only when d > 0 sequences decode;
+//	  start = when the first of them became the head of the queue
+//	a completion:
+//	  finish - first = (tokens-1)*(A + KV*kv + D*d) + B*p + T0*p/Chunk
+//	  kv, d = averages over that time, p = prefill tokens done there meanwhile
+//
+// Rows are divided by the observed time, so that short and long ones weigh the
+// same, and weighted against outliers after Huber: a residual of more than twice
+// the mean absolute one counts less. Older rows are forgotten. W is 0 in this
+// form: A holds what a decode step costs before any sequence.
+type learner struct {
+	m    [unknowns][unknowns]float64 // normal equations in units of scale
+	v    [unknowns]float64
+	unit [unknowns]float64 // scale of each unknown
+	at   [unknowns]float64 // where it starts, in units
+	x    [unknowns]float64 // the present solution, in units
+	mean float64           // mean absolute residual
+	rows uint64
+}
+
+const (
+	kT0 = iota
+	kB
+	kC
+	kA
+	kKV
+	kD
+	unknowns
+
+	// learnMemory is the number of rows after which a row counts 1/e.
+	learnMemory = 2000
+	// learnEvery is the number of rows between two solutions.
+	learnEvery = 100
+	// learnPrior is the weight of the start values, in rows.
+	learnPrior = 0.1
+)
+
+func newLearner(t *Timing) *learner {
+	d := DefaultTiming()
+	start := [unknowns]float64{t.T0, t.B, t.C, t.A, t.KV, t.D}
+	usual := [unknowns]float64{d.T0, d.B, d.C, d.W, d.KV, d.D}
+	if t.A == 0 && !t.split {
+		start[kA] = t.W + t.T0
+	}
+	l := &learner{}
+	for i := range start {
+		if l.unit[i] = start[i]; l.unit[i] <= 0 {
+			l.unit[i] = usual[i]
+		}
+		l.at[i] = start[i] / l.unit[i]
+		l.x[i] = l.at[i]
+	}
+	return l
+}
+
+// add takes one row, y = sum of row[i]*unknown[i], and says whether the solution
+// was renewed.
+func (l *learner) add(row [unknowns]float64, y float64) bool {
+	if !(y > 1e-6) || math.IsInf(y, 0) {
+		return false
+	}
+	miss := 1.0
+	for i := range row {
+		row[i] *= l.unit[i] / y
+		miss -= row[i] * l.x[i]
+	}
+	miss = math.Abs(miss)
+	l.rows++
+	l.mean += (miss - l.mean) * max(1/float64(l.rows), 1.0/learnMemory)
+	weight := 1.0
+	if limit := 2 * l.mean; miss > limit {
+		weight = limit / miss
+	}
+	const keep = 1 - 1.0/learnMemory
+	for i := range row {
+		for j := range row {
+			l.m[i][j] = l.m[i][j]*keep + weight*row[i]*row[j]
+		}
+		l.v[i] = l.v[i]*keep + weight*row[i]
+	}
+	if l.rows%learnEvery != 0 {
+		return false
+	}
+	l.solve()
+	return true
+}
+
+// solve finds the least squares solution with none of the unknowns negative:
+// those that come out so are set to 0 and the rest is solved again.
+func (l *learner) solve() {
+	var zero [unknowns]bool
+	for range unknowns + 1 {
+		x, ok := l.eliminate(&zero)
+		if !ok {
+			return
+		}
+		negative := false
+		for i := range x {
+			if x[i] < 0 {
+				zero[i], negative = true, true
+			}
+		}
+		if !negative {
+			l.x = x
+			return
+		}
+	}
+}
+
+// eliminate solves the normal equations with the prior, leaving out the unknowns
+// that are fixed at zero, by elimination with pivoting.
+func (l *learner) eliminate(zero *[unknowns]bool) (x [unknowns]float64, ok bool) {
+	var a [unknowns][unknowns + 1]float64
+	for i := range a {
+		for j := range l.m[i] {
+			if !zero[i] && !zero[j] {
+				a[i][j] = l.m[i][j]
+			}
+		}
+		a[i][i] += learnPrior
+		if !zero[i] {
+			a[i][unknowns] = l.v[i] + learnPrior*l.at[i]
+		}
+	}
+	for i := range a {
+		p := i
+		for k := i + 1; k < unknowns; k++ {
+			if math.Abs(a[k][i]) > math.Abs(a[p][i]) {
+				p = k
+			}
+		}
+		a[i], a[p] = a[p], a[i]
+		if !(math.Abs(a[i][i]) > 1e-300) {
+			return x, false
+		}
+		for k := i + 1; k < unknowns; k++ {
+			f := a[k][i] / a[i][i]
+			for j := i; j <= unknowns; j++ {
+				a[k][j] -= f * a[i][j]
+			}
+		}
+	}
+	for i := unknowns - 1; i >= 0; i-- {
+		s := a[i][unknowns]
+		for j := i + 1; j < unknowns; j++ {
+			s -= a[i][j] * x[j]
+		}
+		if x[i] = s / a[i][i]; math.IsNaN(x[i]) || math.IsInf(x[i], 0) {
+			return x, false
+		}
+	}
+	return x, true
+}
+
+// apply writes the solution over the learned constants of t.
+func (l *learner) apply(t *Timing) {
+	v := func(i int) float64 { return l.x[i] * l.unit[i] }
+	t.T0, t.W, t.B, t.C, t.A, t.KV, t.D = v(kT0), 0, v(kB), v(kC), v(kA), v(kKV), v(kD)
+	t.split = true
+}
+
+// A firstGroup gathers the first tokens of one instant: an engine step that
+// completes several prefills answers them together.
+type firstGroup struct {
+	open        bool
+	start, at   float64
+	tokens, ctx float64
+	load        float64
+	d, kv       float64
+}
+
+// groupWindow is how far apart the first tokens of one step may be seen, in
+// seconds; it is shorter than any step.
+const groupWindow = 1e-3
+
+// observeFirst notes a first token; call it before firstToken changes the ledger.
+func (r *Router) observeFirst(l *Lease, now float64) {
+	b, w := &l.b, l.b.w
+	n := float64(b.estNew)
+	w.prefilled += n
+	if r.learn == nil {
+		return
+	}
+	g := &w.group
+	if g.open && now-g.at > groupWindow {
+		r.flush(w)
+	}
+	if !g.open {
+		*g = firstGroup{open: true, start: w.headAt, at: now, d: float64(w.decoding), kv: w.context()}
+	}
+	g.tokens += n
+	g.ctx += n * (float64(b.estHit) + n/2)
+	g.load += b.estLoad
+}
+
+// flush turns a worker's open group into a row.
+func (r *Router) flush(w *worker) {
+	g := &w.group
+	g.open = false
+	steps := max(1, g.tokens/float64(r.timing.Chunk))
+	row := [unknowns]float64{kT0: steps, kB: g.tokens, kC: g.ctx}
+	if g.d > 0 {
+		row[kA], row[kKV], row[kD] = steps, steps*g.kv, steps*g.d
+	}
+	r.learned(row, g.at-g.start-g.load)
+}
+
+// observeDone notes a completion of tokens output tokens; call it before unbook.
+func (r *Router) observeDone(l *Lease, now float64, tokens int) {
+	w := l.b.w
+	span := now - l.firstAt
+	if tokens < 2 || span <= 0 {
+		return
+	}
+	w.advance(now)
+	r.tpotCount++
+	r.tpot += (span/float64(tokens-1) - r.tpot) * max(1/float64(r.tpotCount), 1.0/200)
+	if r.learn == nil {
+		return
+	}
+	steps := float64(tokens - 1)
+	p := w.prefilled - l.prefilledAt
+	r.learned([unknowns]float64{
+		kA:  steps,
+		kKV: steps * (w.contextSec - l.contextAt) / span,
+		kD:  steps * (w.decodeSec - l.decodeAt) / span,
+		kB:  p,
+		kT0: p / float64(r.timing.Chunk),
+	}, span)
+}
+
+func (r *Router) learned(row [unknowns]float64, y float64) {
+	if r.learn.add(row, y) {
+		r.learn.apply(&r.timing)
+	}
+}
