@@ -10,8 +10,12 @@ import (
 type Source interface {
 	// Watch yields a full snapshot first, then changes, until ctx ends or the
 	// consumer breaks off. It must survive a failing store: it keeps the last
-	// good state and says so with an Update whose Err is set. Watch may be called
-	// several times; each call is its own sequence.
+	// good state and says so with an Update whose Err is set. Until a first
+	// snapshot could be read, such updates may come before it. Watch may be called
+	// several times, also at once; each call is its own sequence.
+	//
+	// A non-nil error ends the sequence: the source cannot go on. The end of ctx
+	// is not an error; the sequence just ends.
 	Watch(ctx context.Context) iter.Seq2[Update, error]
 }
 
@@ -19,11 +23,14 @@ type Source interface {
 type Update struct {
 	// Snapshot is true when Put is the whole list and replaces all before.
 	Snapshot bool
-	// Put holds new and changed workers, Gone the names of those that left.
+	// Put holds new and changed workers, Gone the names of those that left. A
+	// worker whose Incarnation changed is put again, not gone in between.
 	Put  []Worker
 	Gone []string
 	// Age is how old the state is that this update leaves in force: 0 when it is
-	// fresh. Err tells why it is not.
+	// fresh. Before the first snapshot, when nothing is in force, it is the time
+	// since Watch began. Err tells why the state is not fresh; an update without
+	// Put, Gone and Err says that it is fresh again.
 	Age time.Duration
 	Err error
 }
@@ -48,9 +55,9 @@ type Endpoints struct {
 
 // A Worker is one engine instance.
 type Worker struct {
-	Name        string            `json:"name"`
-	Incarnation string            `json:"incarnation,omitempty"`
-	Engine      string            `json:"engine,omitempty"` // kind: "vllm"
+	Name        string            `json:"name"`                  // unique in its source
+	Incarnation string            `json:"incarnation,omitempty"` // another one: it restarted, its cache is empty
+	Engine      string            `json:"engine,omitempty"`      // kind: "vllm"
 	Role        Role              `json:"role,omitempty"`
 	Ranks       int               `json:"ranks,omitempty"` // data-parallel ranks, 0 means 1
 	Endpoints   Endpoints         `json:"endpoints"`
@@ -58,8 +65,10 @@ type Worker struct {
 	Models      []string          `json:"models,omitempty"`
 	Adapters    []string          `json:"adapters,omitempty"`
 	Capacity    Capacity          `json:"capacity,omitzero"`
-	Draining    bool              `json:"draining,omitempty"`
-	// Extra keeps fields of the source that this version does not know.
+	Draining    bool              `json:"draining,omitempty"` // takes no new requests
+	// Extra keeps fields of the source that this version does not know, numbers
+	// as json.Number. Unknown fields of endpoints and capacity are kept as objects
+	// under those names.
 	Extra map[string]any `json:"-"`
 }
 
