@@ -61,3 +61,13 @@ func (t *Timeline) Spans() []Span {
 	defer t.mu.Unlock()
 	return append([]Span(nil), t.spans...)
 }
+
+// Reset empties the timeline and keeps its memory.
+func (t *Timeline) Reset() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.spans = t.spans[:0]
+	t.mu.Unlock()
+}

@@ -257,3 +257,6 @@ func AppendQuoted(dst []byte, s string) []byte {
 	}
 	return append(dst, '"')
 }
+
+// AppendName appends a member's name with its escapes decoded.
+func AppendName(dst, raw []byte) []byte { return appendUnescaped(dst, raw) }

@@ -1,0 +1,381 @@
+package openai
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/stator-go/stator/engine"
+)
+
+// call is the state of one request being served. It is pooled; an engine must
+// not keep the request or its body.
+type call struct {
+	h    *Handler
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	req  engine.Request
+	line engine.Timeline
+	res  Result
+
+	body  []byte
+	out   []byte // one event, or the answer that does not stream
+	usage engine.Usage
+
+	started  bool      // status and header are out
+	unsaid   bool      // bytes wait for a flush
+	deadline time.Time // of writes, as last set
+	tokens   []uint32  // memory of req.Tokens
+}
+
+// generate serves one completion or chat completion.
+func (h *Handler) generate(w http.ResponseWriter, r *http.Request, api engine.API) {
+	start := time.Now()
+	id := requestID(r.Header)
+	w.Header()["X-Request-Id"] = []string{id}
+	if err := h.flight.enter(h.opts.MaxInFlight); err != nil {
+		w.Header().Set("Connection", "close")
+		h.refuse(w, explain(err, false))
+		return
+	}
+	defer h.flight.leave()
+
+	c := h.calls.Get().(*call)
+	c.h, c.w, c.rc, c.res = h, w, http.NewResponseController(w), Result{Start: start}
+	c.started, c.unsaid, c.deadline = false, false, time.Time{}
+	defer c.release()
+
+	if a := c.accept(r, api); a.status != 0 {
+		h.refuse(w, a)
+		return
+	}
+	req := &c.req
+	req.ID = id
+	req.Header = clean(r.Header, h.opts.DropHeaders, h.opts.ForwardAuthorization)
+	if s := r.Header.Get("X-Session-Id"); s != "" {
+		req.Session = s
+	}
+	req.RawOnly = true
+	req.Timeline = &c.line
+	if h.opts.RequestTimeout > 0 {
+		req.Deadline = start.Add(h.opts.RequestTimeout)
+	}
+	c.line.Add("accept", engine.Control, start, time.Now())
+	h.stats.requests.Add(1)
+	h.stats.bytesIn.Add(uint64(c.res.BytesIn))
+	if req.Stream {
+		h.stats.streams.Add(1)
+	}
+	if f := h.opts.Hooks.Start; f != nil {
+		f(req)
+	}
+
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	stop := context.AfterFunc(h.flight.kill, func() { cancel(errDraining) })
+	defer stop()
+	c.finish(ctx, r.Context(), c.relay(ctx))
+}
+
+// accept reads and parses the body. An answer with a status refuses it.
+func (c *call) accept(r *http.Request, api engine.API) answer {
+	o := &c.h.opts
+	if t := r.Header.Get("Content-Type"); t != "" && t != "application/json" {
+		if m, _, err := mime.ParseMediaType(t); err != nil || m != "application/json" {
+			return explain(badRequest("", "content type must be application/json"), false)
+		}
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return explain(badRequest("", "content encoding %q is not supported", e), false)
+	}
+	tooLarge := answer{
+		status: 413, kind: "invalid_request_error",
+		message: fmt.Sprintf("body exceeds the limit of %d bytes", o.MaxBody),
+	}
+	if r.ContentLength > int64(o.MaxBody) {
+		return tooLarge
+	}
+	// Not every writer knows deadlines (tests); then the server's own hold.
+	c.rc.SetReadDeadline(c.res.Start.Add(o.ReadTimeout))
+	var err error
+	c.body, err = readAll(c.body[:0], r.Body, r.ContentLength, o.MaxBody)
+	c.rc.SetReadDeadline(time.Time{})
+	switch {
+	case errors.Is(err, errTooLong):
+		return tooLarge
+	case err != nil:
+		c.w.Header().Set("Connection", "close")
+		return answer{status: 408, kind: "invalid_request_error", message: "the body could not be read within " + o.ReadTimeout.String()}
+	}
+	c.res.BytesIn = int64(len(c.body))
+	c.req.Tokens = c.tokens
+	c.res.Stripped, err = parseRequest(&c.req, api, c.body, Limits{MaxChoices: o.MaxChoices})
+	if c.req.Tokens != nil {
+		c.tokens = c.req.Tokens[:0]
+	}
+	if err != nil {
+		return explain(err, false)
+	}
+	if c.res.Stripped {
+		c.h.stats.stripped.Add(1)
+	}
+	return answer{}
+}
+
+var errTooLong = errors.New("openai: body too long")
+
+// readAll reads r to its end into dst, at most limit bytes. size is the
+// expected length, -1 if unknown.
+func readAll(dst []byte, r io.Reader, size int64, limit int) ([]byte, error) {
+	if size >= int64(cap(dst)) {
+		dst = make([]byte, 0, size+1) // one more: room to see the end
+	}
+	for {
+		if len(dst) == cap(dst) {
+			dst = append(dst, 0)[:len(dst)]
+		}
+		n, err := r.Read(dst[len(dst):cap(dst)])
+		dst = dst[:len(dst)+n]
+		switch {
+		case len(dst) > limit:
+			return dst, errTooLong
+		case errors.Is(err, io.EOF):
+			return dst, nil
+		case err != nil:
+			return dst, err
+		}
+	}
+}
+
+// relay runs the engine and passes its chunks on.
+func (c *call) relay(ctx context.Context) error {
+	stream := c.req.Stream
+	c.out = c.out[:0]
+	for chunk, err := range c.h.eng.Generate(ctx, &c.req) {
+		if err != nil {
+			return err
+		}
+		c.res.Tokens += chunk.Tokens
+		if chunk.Usage != nil {
+			c.usage = *chunk.Usage
+			c.res.Usage = &c.usage
+		}
+		if chunk.Part {
+			continue
+		}
+		if !stream {
+			// Kept until the engine says that all is well.
+			c.out = append(c.out[:0], chunk.Raw...)
+			c.res.Chunks++
+			continue
+		}
+		if err := c.event(chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errGone says that the client takes no bytes any more.
+var errGone = errors.New("openai: client left")
+
+// event writes one chunk. The flush is put off while the next one is already
+// there.
+func (c *call) event(chunk *engine.Chunk) error {
+	if chunk.Hidden || len(chunk.Raw) == 0 {
+		if c.unsaid && !chunk.More {
+			return c.flush(time.Now())
+		}
+		return nil
+	}
+	before := time.Now()
+	if !c.started {
+		c.begin("text/event-stream; charset=utf-8", -1)
+	}
+	c.out = appendEvent(c.out[:0], chunk.Raw)
+	c.allow(before)
+	if _, err := c.w.Write(c.out); err != nil {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	c.res.Chunks++
+	c.res.BytesOut += int64(len(c.out))
+	c.unsaid = true
+	if chunk.Tokens > 0 && c.res.FirstToken.IsZero() {
+		c.res.FirstToken = before
+	}
+	if chunk.More {
+		c.res.Relay += time.Since(before)
+		return nil
+	}
+	return c.flush(before)
+}
+
+func (c *call) flush(before time.Time) error {
+	c.unsaid = false
+	err := c.rc.Flush()
+	c.res.Relay += time.Since(before)
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	return nil
+}
+
+// allow moves the write deadline on, at most once a second.
+func (c *call) allow(now time.Time) {
+	if next := now.Add(c.h.opts.WriteTimeout); next.Sub(c.deadline) > time.Second {
+		c.deadline = next
+		c.rc.SetWriteDeadline(next)
+	}
+}
+
+// appendEvent appends raw as one server-sent event.
+func appendEvent(dst, raw []byte) []byte {
+	for {
+		line, rest, more := bytes.Cut(raw, []byte("\n"))
+		dst = append(dst, "data: "...)
+		dst = append(dst, line...)
+		dst = append(dst, '\n')
+		if !more {
+			return append(dst, '\n')
+		}
+		raw = rest
+	}
+}
+
+// begin sends status and header. size is the body's length, -1 for a stream.
+func (c *call) begin(contentType string, size int) {
+	h := c.w.Header()
+	h["Content-Type"] = []string{contentType}
+	if size >= 0 {
+		h["Content-Length"] = []string{strconv.Itoa(size)}
+	} else {
+		h["Cache-Control"] = noCache
+		h["X-Accel-Buffering"] = noBuffer
+	}
+	c.started = true
+	c.res.Status = http.StatusOK
+	c.w.WriteHeader(http.StatusOK)
+}
+
+// Constant header values; nothing may write to them.
+var (
+	noCache  = []string{"no-cache"}
+	noBuffer = []string{"no"}
+)
+
+const doneEvent = "data: [DONE]\n\n"
+
+// finish ends the answer and writes down how it went.
+func (c *call) finish(ctx, client context.Context, err error) {
+	h := c.h
+	if client.Err() != nil || errors.Is(err, errGone) {
+		c.res.Gone = true
+		h.stats.gone.Add(1)
+		if err == nil || errors.Is(err, errGone) {
+			err = context.Canceled
+		}
+	} else if err != nil && errors.Is(context.Cause(ctx), errDraining) {
+		err = errDraining
+	}
+	before := time.Now()
+	c.allow(before)
+	switch {
+	case c.res.Gone:
+		if !c.started {
+			// Nobody reads it, but logs around us want a status.
+			c.w.WriteHeader(statusClientClosed)
+		}
+	case err == nil && c.req.Stream:
+		if !c.started { // an engine without chunks; refused by its contract
+			c.begin("text/event-stream; charset=utf-8", -1)
+		}
+		io.WriteString(c.w, doneEvent)
+		c.flush(before)
+	case err == nil:
+		c.begin("application/json", len(c.out))
+		c.res.FirstToken = before
+		n, _ := c.w.Write(c.out)
+		c.res.BytesOut += int64(n)
+		c.flush(before)
+	case c.started:
+		h.stats.broken.Add(1)
+		a := explain(err, true)
+		c.out = append(c.out[:0], "data: "...)
+		c.out = a.appendObject(c.out)
+		c.out = append(c.out, "\n\n"+doneEvent...)
+		c.w.Write(c.out)
+		c.flush(before)
+	default:
+		h.stats.failed.Add(1)
+		a := explain(err, false)
+		c.res.Status = a.status
+		a.write(c.w)
+	}
+	c.rc.SetWriteDeadline(time.Time{})
+	c.res.End, c.res.Err = time.Now(), err
+	c.line.Add("relay", engine.Data, c.res.End.Add(-c.res.Relay), c.res.End)
+	h.stats.chunks.Add(uint64(c.res.Chunks))
+	h.stats.bytesOut.Add(uint64(c.res.BytesOut))
+	if u := c.res.Usage; u != nil && u.Completion > 0 {
+		c.res.Tokens = u.Completion
+	}
+	h.stats.tokens.Add(uint64(c.res.Tokens))
+	if f := h.opts.Hooks.End; f != nil {
+		f(&c.req, &c.res)
+	}
+}
+
+// statusClientClosed is nginx's code for a client that left.
+const statusClientClosed = 499
+
+// release returns the call to the pool with buffers of a sane size.
+func (c *call) release() {
+	if cap(c.body) > keepBody {
+		c.body = nil
+	}
+	if cap(c.out) > keepBuffer {
+		c.out = nil
+	}
+	if cap(c.tokens)*4 > keepBody {
+		c.tokens = nil
+	}
+	h := c.h
+	c.h, c.w, c.rc, c.req, c.res = nil, nil, nil, engine.Request{}, Result{}
+	c.line.Reset()
+	h.calls.Put(c)
+}
+
+// keepBody is the largest body buffer that a pooled call keeps.
+const keepBody = 1 << 20
+
+// maxID bounds a client's request id.
+const maxID = 128
+
+// requestID is the client's X-Request-Id when it is harmless in a header and a
+// log, else a new one.
+func requestID(h http.Header) string {
+	id := h.Get("X-Request-Id")
+	ok := id != "" && len(id) <= maxID
+	for i := 0; i < len(id) && ok; i++ {
+		c := id[i]
+		ok = '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '-' || c == '_' || c == '.' || c == ':'
+	}
+	if ok {
+		return id
+	}
+	const digits = "0123456789abcdef"
+	var b [32]byte
+	for i := 0; i < len(b); i += 16 {
+		for j, x := 0, rand.Uint64(); j < 16; j, x = j+1, x>>4 {
+			b[i+j] = digits[x&15]
+		}
+	}
+	return string(b[:])
+}
