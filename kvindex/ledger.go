@@ -10,53 +10,107 @@ import "github.com/stator-go/stator/kvindex/block"
 type place uint64
 
 // parentRef says below which block a chain hangs. Without has it hangs from the
-// root. name is the engine's name of the parent. at is a hint, from resolve; it
-// is checked before use and may be zero or stale.
+// root. name is what the slot calls the parent. at is a hint, from resolve; it is
+// checked before use and may be zero or stale. hash is the parent's hash where it
+// is known, else 0: it tells blocks with one name apart.
 type parentRef struct {
 	has  bool
 	name uint64
 	at   place
+	hash block.Hash
 }
 
 // resolve finds the block that the slot calls name: its hash, its scope and its
-// place. It knows blocks that the slot stored itself and those that another slot
-// stored first under the same name.
+// place. It knows blocks that the slot holds in some tier, whoever stored them
+// first, and blocks that it held and others hold still.
 func (x *Index) resolve(s Slot, name uint64) (h block.Hash, scope uint32, at place, ok bool) {
-	return 0, 0, 0, false
+	k := x.slot(s)
+	if k == nil {
+		return 0, 0, 0, false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if k.gone.Load() {
+		return 0, 0, 0, false
+	}
+	if at, ok = x.lookupKnown(k, name, 0); !ok {
+		return 0, 0, 0, false
+	}
+	h, _ = x.blockAt(at)
+	return h, x.hrun(at.run()).m.scope, at, true
 }
-
-// storeNamed notes that the slot holds, in tier t, the blocks chain[i] under
-// the names names[i], each the child of its predecessor and the first the child
-// of parent. Names of blocks that the slot held in t already are appended to
-// dup. A parent that cannot be resolved is ErrParent and changes nothing.
-func (x *Index) storeNamed(s Slot, t Tier, parent parentRef, scope uint32, names []uint64, chain []block.Hash, dup []uint64) ([]uint64, error) {
-	return dup, nil
-}
-
-// storeKnown notes that blocks named before are in tier t too. Names of blocks
-// that the slot held in t already are appended to dup; unknown counts names that
-// cannot be resolved.
-func (x *Index) storeKnown(s Slot, t Tier, names []uint64, dup []uint64) (_ []uint64, unknown int, err error) {
-	return dup, 0, nil
-}
-
-// removeNamed notes that the slot no longer holds these blocks in tier t;
-// unknown counts names that it did not hold there.
-func (x *Index) removeNamed(s Slot, t Tier, names []uint64) (unknown int) { return 0 }
 
 // holdsNamed says whether the slot holds the named block in tier t.
-func (x *Index) holdsNamed(s Slot, t Tier, name uint64) bool { return false }
+func (x *Index) holdsNamed(s Slot, t Tier, name uint64) bool {
+	k := x.slot(s)
+	if k == nil || t >= Tiers {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if k.gone.Load() {
+		return false
+	}
+	_, ok := x.lookup(k, name, func(p place) bool { return x.holds(x.hrun(p.run()), t, k.num, p.off()) })
+	return ok
+}
 
-// internScope gives the number of an adapter and tenant; 0 stands for both
-// empty. The number is pinned once more: unpinScope gives the pin back.
-func (x *Index) internScope(adapter, tenant string) uint32 { return 0 }
+// lookupKnown finds a place of a name: one that the slot holds if there is one,
+// else one that it knows of. A hash that is not 0 must be the block's.
+func (x *Index) lookupKnown(k *slotState, name uint64, hash block.Hash) (place, bool) {
+	known := place(0)
+	p, ok := x.lookup(k, name, func(p place) bool {
+		if h, ok := x.blockAt(p); !ok || hash != 0 && h != hash {
+			return false
+		}
+		if x.holdsAny(x.hrun(p.run()), k.num, p.off()) {
+			return true
+		}
+		if known == 0 {
+			known = p
+		}
+		return false
+	})
+	if ok {
+		return p, true
+	}
+	// The slot's side map has only what the slot holds, so this place is from a
+	// map whose entries are checked against the run's names.
+	return known, known != 0 && x.nameIs(name, known)
+}
 
-// pinScope and unpinScope keep a scope's number from being reused; 0 needs none.
-func (x *Index) pinScope(id uint32)   {}
-func (x *Index) unpinScope(id uint32) {}
-
-// scopeOf is the inverse of internScope.
-func (x *Index) scopeOf(id uint32) (adapter, tenant string) { return "", "" }
-
-// alive says whether the slot is attached.
-func (x *Index) alive(s Slot) bool { return false }
+// lookup finds a place of a name that ok accepts (locked). It asks the slot's own
+// map, its side map, and the maps of slots whose blocks it shares.
+func (x *Index) lookup(k *slotState, name uint64, ok func(place) bool) (place, bool) {
+	accept := func(p place) bool { return x.nameIs(name, p) && ok(p) }
+	if p, found := k.m.find(name, accept); found {
+		return p, true
+	}
+	if p, found := k.side.find(name, ok); found {
+		return p, true
+	}
+	for i := 0; i < len(k.others); i++ {
+		m := x.maps[k.others[i]]
+		if m == nil {
+			continue
+		}
+		m.mu.Lock()
+		p, found := m.find(name, accept)
+		m.mu.Unlock()
+		if found {
+			o := k.others[i]
+			copy(k.others[1:i+1], k.others[:i])
+			k.others[0] = o
+			return p, true
+		}
+		if m.pending.Load() > 0 { // its writer has yet to name blocks that are in the tree
+			m.wait()
+			i--
+		}
+	}
+	return 0, false
+}

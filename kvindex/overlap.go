@@ -128,6 +128,3 @@ func (o *Overlap) Empty() bool {
 	}
 	return true
 }
-
-// overlapScratch is the walk's working memory; the index owns its use.
-type overlapScratch struct{}
