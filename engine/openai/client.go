@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,14 +53,9 @@ func (o *ClientOptions) withDefaults() ClientOptions {
 	if o != nil {
 		c = *o
 	}
-	set := func(v *int, def int) {
-		if *v == 0 {
-			*v = def
-		}
-	}
-	set(&c.MaxEvent, 4<<20)
-	set(&c.MaxBody, 64<<20)
-	set(&c.MaxIdleConns, 256)
+	c.MaxEvent = cmp.Or(c.MaxEvent, 4<<20)
+	c.MaxBody = cmp.Or(c.MaxBody, 64<<20)
+	c.MaxIdleConns = cmp.Or(c.MaxIdleConns, 256)
 	return c
 }
 

@@ -1,11 +1,13 @@
 package openai
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,21 +84,14 @@ func (o *ServerOptions) withDefaults() ServerOptions {
 	if o != nil {
 		c = *o
 	}
-	for v, def := range map[*int]int{&c.MaxBody: 32 << 20, &c.MaxChoices: 1024, &c.MaxInFlight: 10_000} {
-		if *v == 0 {
-			*v = def
-		}
-	}
-	for v, def := range map[*time.Duration]time.Duration{&c.ReadTimeout: 30 * time.Second, &c.WriteTimeout: time.Minute} {
-		if *v == 0 {
-			*v = def
-		}
-	}
-	c.DropHeaders = make([]string, 0, len(c.DropHeaders))
-	if o != nil {
-		for _, h := range o.DropHeaders {
-			c.DropHeaders = append(c.DropHeaders, textproto.CanonicalMIMEHeaderKey(h))
-		}
+	c.MaxBody = cmp.Or(c.MaxBody, 32<<20)
+	c.MaxChoices = cmp.Or(c.MaxChoices, 1024)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 10_000)
+	c.ReadTimeout = cmp.Or(c.ReadTimeout, 30*time.Second)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
+	c.DropHeaders = slices.Clone(c.DropHeaders)
+	for i, h := range c.DropHeaders {
+		c.DropHeaders[i] = textproto.CanonicalMIMEHeaderKey(h)
 	}
 	return c
 }

@@ -79,6 +79,11 @@ func (h *Handler) generate(w http.ResponseWriter, r *http.Request, api engine.AP
 
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
+	if !req.Deadline.IsZero() {
+		var done context.CancelFunc
+		ctx, done = context.WithDeadline(ctx, req.Deadline)
+		defer done()
+	}
 	stop := context.AfterFunc(h.flight.kill, func() { cancel(errDraining) })
 	defer stop()
 	c.finish(ctx, r.Context(), c.relay(ctx))
@@ -227,9 +232,10 @@ func (c *call) flush(before time.Time) error {
 	return nil
 }
 
-// allow moves the write deadline on, at most once a second.
+// allow moves the write deadline on, not at every chunk.
 func (c *call) allow(now time.Time) {
-	if next := now.Add(c.h.opts.WriteTimeout); next.Sub(c.deadline) > time.Second {
+	limit := c.h.opts.WriteTimeout
+	if next := now.Add(limit); next.Sub(c.deadline) > min(time.Second, limit/4) {
 		c.deadline = next
 		c.rc.SetWriteDeadline(next)
 	}
