@@ -21,8 +21,9 @@ type Lease struct {
 	firstAt   float64
 	predicted float64 // seconds to the first token
 
-	// The worker's integrals at the first token.
-	decodeAt, contextAt, prefilledAt float64
+	// The worker's integrals and prefills at the first token.
+	decodeAt, contextAt float64
+	didAt               prefilled
 
 	b   booking
 	dec Decision
@@ -110,7 +111,7 @@ func (r *Router) first(l *Lease, now float64) {
 	r.ttft.add(l.predicted, now-l.pickedAt)
 	w := l.b.w
 	l.firstAt = now
-	l.decodeAt, l.contextAt, l.prefilledAt = w.decodeSec, w.contextSec, w.prefilled
+	l.decodeAt, l.contextAt, l.didAt = w.decodeSec, w.contextSec, w.did
 	l.state.Store(leaseDecoding)
 }
 
@@ -124,7 +125,7 @@ func (r *Router) end(l *Lease, now float64, err error) (Outcome, bool) {
 		if tokens == 1 {
 			r.first(l, now)
 		} else {
-			w.prefilled += float64(l.b.estNew)
+			w.did.add(&l.b)
 		}
 	}
 	seen := l.state.Load() == leaseDecoding

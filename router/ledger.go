@@ -39,9 +39,9 @@ type worker struct {
 	pausedTill float64
 
 	// Time integrals of decoding and of the context it reads, up to at, and the
-	// prefill tokens done so far: what the learner takes averages from.
+	// prefills done so far: what the learner takes averages from.
 	at, decodeSec, contextSec float64
-	prefilled                 float64
+	did                       prefilled
 	group                     firstGroup
 
 	picks, done, failed uint64
