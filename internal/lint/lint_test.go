@@ -34,6 +34,7 @@ func TestLengths(t *testing.T)  { report(t, Lengths(loadTree(t))) }
 func TestSkips(t *testing.T)    { report(t, Skips(loadTree(t))) }
 func TestPaths(t *testing.T)    { report(t, Paths(loadTree(t))) }
 func TestModules(t *testing.T)  { report(t, Modules(loadTree(t))) }
+func TestTests(t *testing.T)    { report(t, Tests(loadTree(t))) }
 func TestReadme(t *testing.T)   { report(t, Readme(loadTree(t))) }
 
 func TestDeps(t *testing.T) {
