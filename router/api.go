@@ -37,23 +37,36 @@ type Worker struct {
 }
 
 // A Load is what an engine reported about itself; the router keeps it apart
-// from its own ledger. Unknown is not zero.
+// from its own ledger. Unknown is not zero: a figure counts only when its Has
+// field is set.
 type Load struct {
-	At               time.Time
+	// At is when the engine said it; zero = when it is handed to the router.
+	At time.Time
+	// Running and Waiting are the numbers of requests in the batch and in the
+	// engine's queue, from all sources.
 	Running, Waiting int
 	HasQueue         bool
-	KVUsage          float64 // 0 to 1
-	HasKV            bool
+	// KVUsage is the share of KV memory that running requests hold, 0 to 1.
+	KVUsage float64
+	HasKV   bool
 }
 
-// A Request is what a pick needs to know.
+// A Request is what a pick needs to know. The router does not keep or change it.
 type Request struct {
-	Chain     []block.Hash // of the complete prompt blocks
-	Tokens    int          // prompt tokens
-	MaxTokens int          // output limit, 0 = unknown
-	Session   string
-	Priority  int
-	Deadline  time.Time
-	Only, Not []kvindex.Slot // empty = all, none
+	// Chain holds the hashes of the complete prompt blocks, in order. nil = nothing
+	// is known of the prompt but its length.
+	Chain []block.Hash
+	// Tokens is the length of the prompt; 0 = that of the chain.
+	Tokens int
+	// MaxTokens is the limit of the output; 0 = unknown.
+	MaxTokens int
+	// Session and Priority are for policies of one's own.
+	Session  string
+	Priority int
+	// Deadline refuses a pick at or after it; zero = none.
+	Deadline time.Time
+	// Only names the slots that may be picked, empty = all; Not those that may
+	// not. Slots that the router does not have are passed over.
+	Only, Not []kvindex.Slot
 	Role      Role
 }

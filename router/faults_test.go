@@ -290,6 +290,12 @@ func TestStrangersInReportsCount(t *testing.T) {
 	r.Report(slotOf(1), Load{Waiting: 2, Running: 1, HasQueue: true})
 	require.Zero(t, r.Stats().Workers[0].OtherRequests)
 
+	r.Report(slotOf(1), Load{Waiting: 3, Running: 2, HasQueue: true})
+	require.Equal(t, strangers{running: 2}, r.slots[slotOf(1)].strangers, "the waiting ones are ours")
+	r.Report(slotOf(1), Load{Waiting: 5, Running: 0, HasQueue: true})
+	require.Equal(t, strangers{waiting: 2}, r.slots[slotOf(1)].strangers)
+	r.Report(slotOf(1), Load{Waiting: 2, Running: 1, HasQueue: true})
+
 	r.Report(slotOf(2), Load{Waiting: 9, Running: 4, HasQueue: true})
 	require.Equal(t, 13, r.Stats().Workers[1].OtherRequests)
 	require.Equal(t, slotOf(1), mustPick(t, r, &Request{Tokens: 5000}).Slot(),

@@ -89,6 +89,24 @@ func TestExpectedCountsMemory(t *testing.T) {
 	require.Zero(t, mustPick(t, unknown, &Request{Chain: chainOf(1, 900), Tokens: 14400}).Decision().Cost.Memory)
 }
 
+// The price of work, by hand: prefill seconds times arrivals per worker and second
+// times the wait, over the idle share, which is taken as 5 % at least.
+func TestPriceByHand(t *testing.T) {
+	for _, tc := range []struct{ age, rate, work, perSecond, idle float64 }{
+		{age: 100, rate: 120, work: 60, perSecond: 1, idle: 0.5},
+		{age: 30, rate: 120, work: 30, perSecond: 2, idle: 0.5},
+		{age: 1, rate: 10, work: 5, perSecond: 1, idle: 0.5},
+		{age: 100, rate: 120, work: 117, perSecond: 1, idle: 0.05},
+		{age: 100, rate: 120, work: 500, perSecond: 1, idle: 0.05},
+	} {
+		r, _ := newTestRouter(t, 2, nil, Options{FixedTiming: true})
+		r.started, r.firstPick = true, -tc.age
+		r.flows[RoleAny] = flow{rate: tc.rate, work: tc.work}
+		c := mustPick(t, r, &Request{Tokens: 10000}).Decision().Cost
+		require.InDelta(t, c.Prefill*tc.perSecond*c.Prefill/tc.idle, c.Price, 1e-9)
+	}
+}
+
 func TestLLMDUsesReportsAndItsOwnModel(t *testing.T) {
 	r, c := newTestRouter(t, 3, nil, Options{Policy: &LLMD{Blocks: 10}})
 	report := func(slot, waiting int, kv float64) {
@@ -168,8 +186,11 @@ func TestLearnerConverges(t *testing.T) {
 			l, got := newLearner(&start), start
 			rng := rand.New(rand.NewPCG(9, 9))
 			noise := func() float64 {
-				if rng.IntN(50) == 0 {
+				switch rng.IntN(24) {
+				case 0:
 					return 8 // an engine that stalls
+				case 1, 2:
+					return 0.1 // an answer that was not computed
 				}
 				return math.Exp(rng.NormFloat64() * 0.05)
 			}
@@ -221,7 +242,7 @@ func TestLearnerConverges(t *testing.T) {
 				require.Less(t, got.A, 0.1*truth.W)
 			}
 			require.Greater(t, l.mean, 0.01)
-			require.Less(t, l.mean, 0.2)
+			require.Less(t, l.mean, 0.25)
 		})
 	}
 }

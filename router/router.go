@@ -184,11 +184,8 @@ func (r *Router) resize(top uint32) {
 		r.view.depth[t] = make([]uint32, top+1)
 	}
 	r.view.inFlight = make([]uint32, r.nextID)
-	r.view.rows = nil
+	r.view.rows, r.view.top = nil, 0
 	r.scores = make([]float64, len(r.rows))
-	if r.view.top != 0 {
-		r.view.top = 0
-	}
 }
 
 // Report takes what an engine says about itself. It is kept apart from the
@@ -203,9 +200,9 @@ func (r *Router) Report(s kvindex.Slot, load Load) {
 		r.unknownReports++
 		return
 	}
-	at, now := r.clock(), r.clock()
+	at := r.clock()
 	if !load.At.IsZero() {
-		at = min(now, load.At.Sub(r.epoch).Seconds())
+		at = min(at, load.At.Sub(r.epoch).Seconds())
 	}
 	if w.hasLoad && at < w.loadAt {
 		return

@@ -375,11 +375,19 @@ func TestPickAllocatesOnlyTheLease(t *testing.T) {
 	if raceEnabled {
 		return // counts differ, see raceEnabled
 	}
+	t.Run("no index", func(t *testing.T) {
+		r, _ := newTestRouter(t, 3, nil, Options{})
+		req := &Request{Chain: chainOf(1, 40), Tokens: 650}
+		require.InDelta(t, 1, testing.AllocsPerRun(200, func() {
+			l, _ := r.Pick(req)
+			l.Done(nil)
+		}), 0.1)
+	})
 	for _, name := range PolicyNames() {
 		t.Run(name, func(t *testing.T) {
 			policy, err := PolicyByName(name)
 			require.NoError(t, err)
-			r, req := loaded(t, 16, allHold(16), policy)
+			r, req := loaded(t, workerList(16, 30000), allHold(16), policy)
 			pick := func() {
 				l, err := r.Pick(req)
 				if err != nil {
