@@ -66,12 +66,17 @@ func TestSubAndPing(t *testing.T) {
 	require.Equal(t, "XPUB", sub.Peer().SocketType)
 	require.Equal(t, "\x01kv@", must[string](t)(pub.Recv(0)))
 
-	go func() { // a second of silence, in which only heartbeats pass
+	// Only heartbeats pass for a second, which the subscriber answers while it
+	// reads. A libzmq socket belongs to one goroutine at a time.
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
 		time.Sleep(time.Second)
 		_, _ = pub.SendMessage("other", number(0), "no")
 		_, _ = pub.SendMessage("kv@here", number(1), make([]byte, 300))
 		_, _ = pub.SendMessage("kv@here", number(2), make([]byte, 3<<20))
 	}()
+	defer func() { <-sent }()
 	for _, want := range []int{300, 3 << 20} {
 		m := must[[][]byte](t)(sub.ReadMessage(nil))
 		require.Len(t, m, 3)
