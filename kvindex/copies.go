@@ -1,5 +1,7 @@
 package kvindex
 
+import "slices"
+
 // copyCounts counts the physical copies of blocks that a slot holds more than
 // once in a tier. Engines store a block again when two requests compute it at
 // the same time, or when a fully cached prompt needs its last token computed,
@@ -72,15 +74,19 @@ const (
 	maxAliasOf = 8       // names of one engine hash
 )
 
-// add makes the name of a block. It reports false when there is no room.
-func (a *aliases) add(name, hash uint64) (uint64, bool) {
-	made := aliasName(name, hash)
-	list := a.of[name]
-	for _, v := range list {
-		if v == made {
-			return made, true
-		}
+// find returns the name that was made for a block, if one was.
+func (a *aliases) find(name, hash uint64) (uint64, bool) {
+	if a.n == 0 {
+		return 0, false
 	}
+	made := aliasName(name, hash)
+	return made, slices.Contains(a.of[name], made)
+}
+
+// add makes the name of a block that has none. It reports false when there is no
+// room.
+func (a *aliases) add(name, hash uint64) (uint64, bool) {
+	made, list := aliasName(name, hash), a.of[name]
 	if a.n >= maxAliases || len(list) >= maxAliasOf {
 		return 0, false
 	}
@@ -95,17 +101,14 @@ func (a *aliases) add(name, hash uint64) (uint64, bool) {
 // drop forgets one made name.
 func (a *aliases) drop(name, made uint64) {
 	list := a.of[name]
-	for i, v := range list {
-		if v == made {
-			a.n--
-			if len(list) == 1 {
-				delete(a.of, name)
-				return
-			}
-			list[i] = list[len(list)-1]
-			a.of[name] = list[:len(list)-1]
-			return
-		}
+	i := slices.Index(list, made)
+	if i < 0 {
+		return
+	}
+	if a.n--; len(list) == 1 {
+		delete(a.of, name)
+	} else {
+		a.of[name] = slices.Delete(list, i, i+1)
 	}
 }
 

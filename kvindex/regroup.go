@@ -17,7 +17,10 @@ import (
 // bigger units.
 //
 // In the index such blocks go by their own hash as name. Nothing of this is
-// touched while engine blocks are as big as the index's.
+// touched while engine blocks are as big as the index's. An engine may have both
+// kinds, in different tiers; then a unit's blocks hang below units of the same
+// kind, and are not counted behind a hole among those even where an engine block
+// of the index's size fills it.
 type regrouper struct {
 	byName map[uint64]*engineUnit
 	blocks map[block.Hash]*regrouped
@@ -145,7 +148,7 @@ func (st *Stream) makeUnit(e *Event, i, size int, prev *engineUnit, hasher *bloc
 	whole := len(st.chain) * st.c
 	if n := len(st.chain); n > 0 {
 		u.hash = st.chain[n-1]
-		u.ref = parentRef{has: true, name: uint64(u.hash)}
+		u.ref = parentRef{has: true, name: uint64(u.hash), hash: u.hash}
 	}
 	u.tail = slices.Clone(g.tokens[whole:])
 	for _, m := range g.media {
@@ -180,7 +183,7 @@ func (st *Stream) linkUnit(u, prev *engineUnit) {
 			left -= p.tokens
 		}
 		left = 0
-		ref, hash = parentRef{has: true, name: uint64(h)}, h
+		ref, hash = parentRef{has: true, name: uint64(h), hash: h}, h
 	}
 }
 
@@ -348,7 +351,7 @@ func (st *Stream) wake(h block.Hash, name uint64) {
 	}
 	delete(g.pending, h)
 	for _, b := range list {
-		b.ref = parentRef{has: true, name: name}
+		b.ref = parentRef{has: true, name: name, hash: h}
 		for t := range Tier(Tiers) {
 			if b.waits&(1<<t) != 0 {
 				g.ready = append(g.ready, pendingBlock{b, t})

@@ -154,10 +154,10 @@ type ledger interface {
 // repetition of the last number, is a duplicate. When in doubt the slot is
 // cleared: that costs hits, never a hit that is not there.
 //
-// Two restarts cannot be seen in the sequence: one whose first message seen has
-// by chance a number above the last one, and one after which the clock was set
-// back into the life of the former process. Whoever learns of a restart another
-// way calls Reset.
+// Some restarts cannot be seen: one whose first message seen has by chance a
+// number above the last one (or, without times, just the last one), and one after
+// which the clock was set back into the life of the former process. Whoever
+// learns of a restart another way calls Reset.
 //
 // # Concurrency
 //

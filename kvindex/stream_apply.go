@@ -92,6 +92,13 @@ func (st *Stream) attach() {
 // removed while parked are needed for the hashes of those after them: they are
 // stored and removed again.
 func (st *Stream) adopt(p *orphan) bool {
+	t, again := p.ev.Tier, 0 // gone[:again] are held already, by another store
+	for i, name := range p.gone {
+		if st.holds(t, name) {
+			p.gone[i], p.gone[again] = p.gone[again], name
+			again++
+		}
+	}
 	switch st.store(&p.ev, st.blockSize(&p.ev)) {
 	case outNoParent:
 		st.orph.link(p)
@@ -99,8 +106,13 @@ func (st *Stream) adopt(p *orphan) bool {
 	case outStored:
 		st.res.Counts.Attached += uint64(st.orph.live(p))
 	}
-	if len(p.gone) > 0 {
-		st.drop(p.ev.Tier, p.gone)
+	if !st.ignoreRepeats {
+		for _, name := range p.gone[:again] {
+			st.copies.release(t, name)
+		}
+	}
+	if again < len(p.gone) {
+		st.drop(t, p.gone[again:])
 	}
 	return true
 }
@@ -297,7 +309,7 @@ func (st *Stream) tryBase(name uint64, on *storeBase, exactly bool) bool {
 			return false
 		}
 	}
-	on.ref = parentRef{has: true, name: name, at: at}
+	on.ref = parentRef{has: true, name: name, at: at, hash: h}
 	on.hash, on.has, on.id, on.known = h, true, id, true
 	return true
 }
@@ -329,6 +341,10 @@ func fits(s, said scopeName) bool {
 func (st *Stream) distinct(t Tier, names []uint64, chain []block.Hash) []uint64 {
 	st.names = append(st.names[:0], names...)
 	for i, name := range names {
+		if made, ok := st.alias.find(name, uint64(chain[i])); ok {
+			st.names[i] = made
+			continue
+		}
 		h, _, _, ok := st.ix.resolve(st.slot, name)
 		if !ok || h == chain[i] || !st.holdsAny(name) {
 			continue
