@@ -64,8 +64,9 @@
 //
 // # Limits
 //
-// Scoring is linear in the number of candidate workers: about 20 ns each. There
-// is no admission queue, no session affinity and no circuit breaker here; a few
+// Scoring is linear in the number of candidate workers: about 25 ns each while
+// their ledgers fit the processor's caches, more beyond a few thousand. There is
+// no admission queue, no session affinity and no circuit breaker here; a few
 // failures in a row only pause a worker for a moment. Request.Session and
 // Request.Priority are not read by the policies of this package. Several routers
 // over one set of workers see one another's requests only in the reports.

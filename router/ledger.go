@@ -21,12 +21,14 @@ type worker struct {
 	promptTokens int // of outstanding requests
 
 	// Requests without a first token, oldest first, linked through the leases, and
-	// the sums of their estimates. headAt is when the present head became head.
+	// the sums of their estimates. headAt is when the present head became head, and
+	// headSec a copy of its estimate, so that scoring touches no lease.
 	head, tail *Lease
 	pending    int
 	pendSec    float64
 	pendTok    int
 	headAt     float64
+	headSec    float64
 
 	active  int // distinct complete prompt blocks of outstanding requests
 	private int // their other blocks: the incomplete last one and one for output
@@ -70,7 +72,7 @@ func (w *worker) queue(now float64) float64 {
 	if w.head == nil {
 		return 0
 	}
-	return max(0, w.pendSec-min(now-w.headAt, w.head.b.estSec))
+	return max(0, w.pendSec-min(now-w.headAt, w.headSec))
 }
 
 // context is the resident context that decoding reads: the share of the
@@ -104,8 +106,7 @@ func (r *Router) book(l *Lease, w *worker, req *Request, now float64) {
 	w.active += grown
 	w.private += b.private
 	if w.head == nil {
-		w.headAt = now
-		w.head = l
+		w.head, w.headAt, w.headSec = l, now, b.estSec
 	} else {
 		w.tail.b.next, b.prev = l, w.tail
 	}
@@ -143,6 +144,9 @@ func (r *Router) firstToken(l *Lease, now float64) {
 		w.pendSec, w.pendTok = 0, 0 // no drift from sums of floats
 	}
 	w.headAt = now
+	if w.head != nil {
+		w.headSec = w.head.b.estSec
+	}
 	w.decoding++
 }
 
