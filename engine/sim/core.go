@@ -130,7 +130,7 @@ func (c *Core) Add(r *Req) error {
 		s.toks = append(make([]uint32, 0, n+min(r.Out, 1024)), r.Tokens...)
 		s.names = make([]uint64, 0, (n+min(r.Out, 1024))/bs+1)
 		s.chain = newChainer(c.cfg.Hash)
-		s.model = c.cfg.Model.start(r.Adapter)
+		s.model = c.cfg.Model.start(r.Adapter, r.Seed)
 		for _, t := range r.Tokens {
 			s.model = c.cfg.Model.absorb(s.model, t)
 		}

@@ -42,8 +42,12 @@ func (m *Model) validate() []error {
 }
 
 // start is the state before the first token.
-func (m *Model) start(adapter string) uint64 {
-	return mix64(m.Seed^0x5851f42d4c957f2d) ^ hashString(0, adapter)
+func (m *Model) start(adapter string, seed uint64) uint64 {
+	h := mix64(m.Seed^0x5851f42d4c957f2d) ^ hashString(0, adapter)
+	if seed != 0 {
+		h ^= mix64(seed)
+	}
+	return h
 }
 
 // absorb is the state after one more token.

@@ -38,6 +38,9 @@ type Req struct {
 	// Salt, Adapter and AdapterPath set the names of blocks apart, Session is
 	// told with them (with Tokens only).
 	Salt, Adapter, AdapterPath, Session string
+	// Seed, if not 0, draws another answer to the same prompt: the further
+	// choices of a request that asked for several.
+	Seed uint64
 	// IgnoreEOS makes the output Out tokens long.
 	IgnoreEOS bool
 	// FullReport announces the cached prefix again as if it were new, vLLM's
