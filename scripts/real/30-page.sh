@@ -56,7 +56,7 @@ for size in 1400,1000 380,800; do
   has 20 "pieces of control time" '<i class="c-control'
   has 20 "pieces of compute time" '<i class="c-compute'
   has 20 "pieces of decode time" '<i class="c-decoding'
-  has 1 "run of round-robin" '<td class="name">round-robin</td>'
+  has 1 "run of roundrobin" '<td class="name">roundrobin</td>'
   has 1 "run of expected" '<td class="name">expected</td>'
 done
 echo "page: workers, decisions, requests and runs are shown"

@@ -6,7 +6,7 @@
 // turns an id into 512 fixed token ids, so that equal ids are equal text to an
 // engine, and sends the prompt as an array of token ids.
 //
-// All measured times are trace time: wall clock times the speed. Time to first
+// All measured times are trace time: wall clock times the scale. Time to first
 // token counts from the moment at which the trace wants the request, not from
 // when it was sent, so a client that falls behind makes its figures worse and
 // not better.

@@ -21,6 +21,9 @@ type Options struct {
 	Model string
 	// Speed is how many seconds of trace time pass in a second; 0 means 1.
 	Speed float64
+	// Scale turns wall clock into the time of the figures; 0 means Speed. It is
+	// 1 for engines that do not run faster themselves.
+	Scale float64
 	// Requests in the order of their times.
 	Requests []trace.Request
 	// Cold is the time that an idle engine needs for a prompt of n tokens,
@@ -47,6 +50,9 @@ type Outcome struct {
 func Play(ctx context.Context, o Options) ([]Outcome, error) {
 	if !(o.Speed > 0) {
 		o.Speed = 1
+	}
+	if !(o.Scale > 0) {
+		o.Scale = o.Speed
 	}
 	if o.MaxActive <= 0 {
 		o.MaxActive = 4096
@@ -158,7 +164,7 @@ func (p *player) one(ctx context.Context, i int, r *trace.Request, due time.Time
 	if rd.completion != r.Output {
 		return fail(fmt.Errorf("answered %d of %d tokens", rd.completion, r.Output))
 	}
-	scale := func(d time.Duration) time.Duration { return time.Duration(float64(d) * p.o.Speed) }
+	scale := func(d time.Duration) time.Duration { return time.Duration(float64(d) * p.o.Scale) }
 	out.TTFT = scale(rd.first.Sub(due))
 	if r.Output > 1 {
 		out.ITL, out.HasITL = scale(rd.last.Sub(rd.first))/time.Duration(r.Output-1), true

@@ -34,8 +34,9 @@ const interval = 5 * time.Second
 type Options struct {
 	// Speed is how many seconds of trace time pass in a second; 0 means 1.
 	Speed float64
-	// Model is the name to show in the page's sample request.
-	Model string
+	// Model gives the name to show in the page's sample request; nil for none.
+	// It must be safe for concurrent use.
+	Model func() string
 	// Workers lists the workers when somebody looks; nil for none. It must be
 	// safe for concurrent use.
 	Workers func() []Worker
@@ -153,9 +154,10 @@ type Request struct {
 	spans       []engine.Span // set at the end, so that the timeline can go
 }
 
-// Begin records the start of a request. Its timeline is read while it runs.
-func (p *Page) Begin(id string, prompt int, tl *engine.Timeline) *Request {
-	r := &Request{p: p, id: id, start: p.opts.Now(), timeline: tl, prompt: prompt, cached: -1}
+// Begin records a request that arrived at start. Its timeline is read while it
+// runs.
+func (p *Page) Begin(id string, start time.Time, prompt int, tl *engine.Timeline) *Request {
+	r := &Request{p: p, id: id, start: start, timeline: tl, prompt: prompt, cached: -1}
 	p.mu.Lock()
 	p.totals.Active++
 	p.trips.put(r)
@@ -256,11 +258,15 @@ func (p *Page) State() State {
 		workers = append(workers, p.opts.Workers()...)
 		workers = workers[:min(len(workers), maxWorkers)]
 	}
+	model := ""
+	if p.opts.Model != nil {
+		model = p.opts.Model()
+	}
 	now := p.opts.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := State{
-		Now: p.secs(now.Sub(p.zero)), Speed: p.opts.Speed, Policy: p.policy, Model: p.opts.Model,
+		Now: p.secs(now.Sub(p.zero)), Speed: p.opts.Speed, Policy: p.policy, Model: model,
 		Run: p.run, Totals: p.totals, Workers: workers,
 		History: []Interval{}, Results: []Result{}, Decisions: []Decision{}, Requests: []Trip{},
 	}

@@ -37,28 +37,28 @@ func demoPage(n, workers int) (*Page, *clock) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	ptr := func(v int) *int { return &v }
 	share := func(v float64) *float64 { return &v }
-	p := New(Options{Speed: 20, Model: "sim", Now: func() time.Time { return c.now }, Workers: func() []Worker {
+	p := New(Options{Speed: 20, Model: func() string { return "sim" }, Now: func() time.Time { return c.now }, Workers: func() []Worker {
 		var ws []Worker
 		for i := range workers {
 			w := Worker{Name: fmt.Sprintf("sim-%d", i+1), URL: fmt.Sprintf("http://127.0.0.1:%d", 40000+i), State: "up", Requests: n / workers,
-				Running: ptr(3 + i%5), Waiting: ptr(i % 3), KV: share(float64(i+1) / float64(workers+1)), Reuse: share(.12 + .3*float64(i%4)/4), Blocks: ptr(31000 + 977*i)}
+				Running: ptr(3 + i%5), Waiting: ptr(i % 3), KV: share(float64(i+1) / float64(workers+1)), Reuse: share(.12 + .3*float64(i%4)/4), Events: "live"}
 			switch i {
 			case 5:
 				w.State, w.Why = "draining", "leaving"
 			case 6:
-				w.State, w.Why, w.Running, w.Waiting, w.KV, w.Reuse, w.Blocks = "down", "health: connection refused", nil, nil, nil, nil, nil
+				w.State, w.Why, w.Running, w.Waiting, w.KV, w.Reuse, w.Events = "down", "health: connection refused", nil, nil, nil, nil, ""
 			}
 			ws = append(ws, w)
 		}
 		return ws
 	}})
-	p.Start("round-robin", Run{Title: "bundled trace", Index: 1, Of: 2, Total: n})
-	p.Finish("", &Result{"round-robin", 2093, 0, 3.914, 1.310, 16.2, 38.7, .0413, .131, .702, .018})
+	p.Start("roundrobin", Run{Title: "bundled trace", Index: 1, Of: 2, Total: n})
+	p.Finish("", &Result{"roundrobin", 2093, 0, 3.914, 1.310, 16.2, 38.7, .0413, .131, .702, .018})
 	p.Start("expected", Run{Title: "bundled trace", Index: 2, Of: 2, Total: n + 700})
 	for i := range n {
 		tl := &engine.Timeline{}
 		in := 500 + int(rng.ExpFloat64()*9000)
-		r := p.Begin(fmt.Sprintf("req-%05d", i), in, tl)
+		r := p.Begin(fmt.Sprintf("req-%05d", i), c.now, in, tl)
 		at := c.now
 		wait, pre, dec := time.Duration(rng.ExpFloat64()*1e7), time.Duration(in)*4*time.Microsecond, time.Duration(rng.ExpFloat64()*3e8)
 		worker := fmt.Sprintf("sim-%d", 1+rng.IntN(max(1, workers)))
@@ -155,7 +155,7 @@ func TestStateIsBounded(t *testing.T) {
 	p, c := demoPage(20_000, 2000)
 	for range 300 { // long runs of results and requests that never end
 		p.Finish("x", &Result{})
-		p.Begin(strings.Repeat("i", 20), 1, nil)
+		p.Begin(strings.Repeat("i", 20), c.now, 1, nil)
 		c.advance(time.Minute)
 	}
 	s := p.State()
@@ -166,7 +166,7 @@ func TestStateIsBounded(t *testing.T) {
 	require.Len(t, s.Workers, maxWorkers)
 	require.Equal(t, maxWindow, s.Totals.Window)
 	tl := &engine.Timeline{}
-	r := p.Begin("many spans", 1, tl)
+	r := p.Begin("many spans", c.now, 1, tl)
 	for range 1000 {
 		tl.Add("s", engine.Control, c.now, c.now.Add(time.Second))
 	}
@@ -179,7 +179,7 @@ func TestTripInTraceTime(t *testing.T) {
 	p := New(Options{Speed: 20, Now: func() time.Time { return c.now }})
 	c.advance(time.Second)
 	tl := &engine.Timeline{}
-	r := p.Begin("a", 100, tl)
+	r := p.Begin("a", c.now, 100, tl)
 	tl.Add("pick", engine.Control, c.now, c.now.Add(10*time.Millisecond))
 	c.advance(110 * time.Millisecond)
 	live := p.State().Requests[0]

@@ -81,7 +81,7 @@ type Worker struct {
 	KV       *float64 `json:"kv"`    // share of KV blocks that requests hold
 	Reuse    *float64 `json:"reuse"` // share of prompt tokens found in cache
 	Requests int      `json:"requests"`
-	Blocks   *int     `json:"blocks"` // blocks the index knows it holds
+	Events   string   `json:"events"` // state of the KV event stream, none without
 }
 
 // Cost is a decision's cost in seconds by component.

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stator-go/stator/discovery"
+)
+
+func TestParse(t *testing.T) {
+	c, err := parse(nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, &config{listen: "127.0.0.1:8080", policy: "expected", compare: []string{"roundrobin"}, speed: 20}, c)
+	require.True(t, c.play())
+	require.False(t, c.real())
+
+	c, err = parse(strings.Fields("-engine vllm=http://a:8000/,events=tcp://a:5557,replay=tcp://a:5558 -engine vllm=https://b:1,name=bee -listen :0"), nil)
+	require.NoError(t, err)
+	require.Equal(t, []discovery.Worker{
+		{Name: "a:8000", Engine: "vllm", Endpoints: discovery.Endpoints{HTTP: "http://a:8000", Events: "tcp://a:5557", Replay: "tcp://a:5558"}},
+		{Name: "bee", Engine: "vllm", Endpoints: discovery.Endpoints{HTTP: "https://b:1"}},
+	}, c.engines)
+	require.InDelta(t, 1, c.speed, 0)
+	require.Empty(t, c.compare)
+	require.False(t, c.play())
+
+	c, err = parse(strings.Fields("-policy dynamo:w=4 -compare roundrobin,dynamo:w=4,leastloaded -speed 2.5 -once -json -"), nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"roundrobin", "leastloaded"}, c.compare, "the policy that serves is not played twice")
+	c, err = parse(strings.Fields("-compare none"), nil)
+	require.NoError(t, err)
+	require.Empty(t, c.compare)
+}
+
+func TestParseFaults(t *testing.T) {
+	for args, want := range map[string]string{
+		"-speed 0":                               "-speed is 0, want more than 0 and at most 1000",
+		"-speed NaN":                             "-speed is NaN, want more than 0 and at most 1000",
+		"-speed x":                               `invalid value "x" for flag -speed`,
+		"-listen 8080":                           `-listen "8080" is no address: want host:port`,
+		"-policy best":                           `policy "best":`,
+		"-compare roundrobin,":                   `policy "":`,
+		"-nonsense":                              "flag provided but not defined: -nonsense",
+		"x":                                      `unexpected argument "x"`,
+		"-engine http://a":                       "unknown kind of engine", // no kind
+		"-engine vllm":                           "want vllm=URL",
+		"-engine sglang=http://":                 `unknown kind of engine "sglang", want vllm`,
+		"-engine vllm=ftp://a":                   `"ftp://a" is no URL of the form http://host:port`,
+		"-engine vllm=http://a,events=a:1":       "is no address of the form tcp://host:port",
+		"-engine vllm=http://a,events=tcp://a":   "is no address of the form tcp://host:port",
+		"-engine vllm=http://a,replay=tcp://a:1": "replay is of no use without events",
+		"-engine vllm=http://a,role=x":           `unknown part "role=x", want events, replay or name`,
+		"-engine vllm=http://a,name=":            "name is empty",
+		"-engine vllm=http://a -engine vllm=http://a": "a second engine of the name a",
+		"-engine vllm=http://a -workers w.json":       "-engine and -workers exclude each other",
+		"-engine vllm=http://a -once":                 "-once ends after a played trace",
+		"-workers w.json -json out.json":              "-json writes the figures of a played trace",
+	} {
+		_, err := parse(strings.Fields(args), nil)
+		require.ErrorContains(t, err, want, args)
+		require.NotContains(t, err.Error(), "\n", args)
+	}
+}
+
+func TestHelpExplainsEachFlag(t *testing.T) {
+	var b strings.Builder
+	_, err := parse([]string{"-h"}, &b)
+	require.ErrorIs(t, err, errHelp)
+	for _, f := range []string{"listen", "engine", "workers", "policy", "compare", "trace", "speed", "once", "json"} {
+		require.Contains(t, b.String(), "\n  -"+f)
+		require.Regexp(t, `\n          (\[|.*)-`+f+` ?`, b.String(), "example of -"+f)
+	}
+	require.Contains(t, b.String(), "lmetric")
+}

@@ -1,0 +1,284 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stator-go/stator/discovery"
+	"github.com/stator-go/stator/engine"
+	"github.com/stator-go/stator/engine/vllm"
+	"github.com/stator-go/stator/kvindex"
+	"github.com/stator-go/stator/router"
+)
+
+// A Fleet is a set of workers that requests can be sent to. It is safe for
+// concurrent use.
+type Fleet struct {
+	opts   Options
+	index  *kvindex.Index
+	router *router.Router
+	engine *gate
+
+	mu      sync.Mutex
+	members map[string]*member
+	change  chan struct{} // closed and replaced when the list of those up changes
+	order   sync.Mutex    // serialises updates of the router's list
+}
+
+// New makes a fleet without workers. Errors list every fault of the options.
+func New(opts *Options) (*Fleet, error) {
+	o := opts.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	index, err := kvindex.New(&kvindex.Options{BlockTokens: o.BlockTokens, MaxBytes: o.MaxIndexBytes})
+	if err != nil {
+		return nil, err
+	}
+	r, err := router.New(index, &o.Router)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fleet{opts: o, index: index, router: r, members: map[string]*member{}, change: make(chan struct{})}
+	f.engine, err = newGate(f)
+	return f, err
+}
+
+// Engine answers requests with the workers that are up.
+func (f *Fleet) Engine() engine.Engine { return f.engine }
+
+// Index is what the fleet knows of the workers' caches.
+func (f *Fleet) Index() *kvindex.Index { return f.index }
+
+// Router is the fleet's router.
+func (f *Fleet) Router() *router.Router { return f.router }
+
+// Run follows the source until ctx ends and returns its error. It must be
+// called once.
+func (f *Fleet) Run(ctx context.Context, source discovery.Source) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer f.stopAll()
+	defer cancel()
+	var state discovery.State
+	for u, err := range source.Watch(ctx) {
+		if err != nil {
+			return err
+		}
+		if u.Err != nil && f.opts.Hooks.Source != nil {
+			f.opts.Hooks.Source(u.Age, u.Err)
+		}
+		if state.Apply(u) {
+			f.apply(ctx, state.Workers())
+		}
+	}
+	return ctx.Err()
+}
+
+// apply makes the members those of the list.
+func (f *Fleet) apply(ctx context.Context, list []discovery.Worker) {
+	f.mu.Lock()
+	old := maps.Clone(f.members)
+	f.mu.Unlock()
+	for i := range list {
+		w := list[i]
+		m := old[w.Name]
+		delete(old, w.Name)
+		if m != nil {
+			if sameProcess(&m.info, &w) {
+				f.mu.Lock()
+				m.info = w
+				f.mu.Unlock()
+				continue
+			}
+			m.stop()
+		}
+		m = &member{f: f, info: w, done: make(chan struct{})}
+		worker, err := vllm.NewWorker(w.Endpoints.HTTP, nil)
+		if err == nil && w.Engine != "" && w.Engine != "vllm" {
+			err = errors.New("fleet: unknown kind of engine " + w.Engine)
+		}
+		f.mu.Lock()
+		f.members[w.Name] = m
+		m.err = err
+		f.mu.Unlock()
+		if err != nil {
+			close(m.done)
+			f.down(w, err)
+			continue
+		}
+		m.worker = worker
+		mctx, cancel := context.WithCancel(ctx)
+		m.cancel = cancel
+		go m.run(mctx)
+	}
+	for name, m := range old {
+		m.stop()
+		f.mu.Lock()
+		delete(f.members, name)
+		f.mu.Unlock()
+		f.down(m.info, nil)
+	}
+	f.update() // of those that drain
+}
+
+// sameProcess says that two entries mean one engine process, so that what is
+// known of it stays true.
+func sameProcess(a, b *discovery.Worker) bool {
+	return a.Incarnation == b.Incarnation && a.Engine == b.Engine && a.Ranks == b.Ranks &&
+		reflect.DeepEqual(a.Endpoints, b.Endpoints)
+}
+
+// stop ends a member and waits for it.
+func (m *member) stop() {
+	if m.cancel != nil {
+		m.cancel()
+	}
+	<-m.done
+}
+
+func (f *Fleet) stopAll() {
+	f.mu.Lock()
+	all := slices.Collect(maps.Values(f.members))
+	f.mu.Unlock()
+	for _, m := range all {
+		m.stop()
+	}
+}
+
+func (f *Fleet) down(w discovery.Worker, err error) {
+	if h := f.opts.Hooks.Down; h != nil {
+		h(w, err)
+	}
+}
+
+// update gives the router and the pool the workers that are up.
+func (f *Fleet) update() {
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.mu.Lock()
+	var list []router.Worker
+	var targets []target
+	for _, name := range slices.Sorted(maps.Keys(f.members)) {
+		m := f.members[name]
+		if !m.up {
+			continue
+		}
+		for _, r := range m.ranks {
+			role := router.RoleAny
+			switch m.info.Role {
+			case discovery.RolePrefill:
+				role = router.RolePrefill
+			case discovery.RoleDecode:
+				role = router.RoleDecode
+			}
+			list = append(list, router.Worker{Slot: r.slot, Name: name, Role: role, KVBlocks: r.kvBlocks, Draining: m.info.Draining})
+			t := target{slot: r.slot, name: name, worker: m.worker, rank: -1, models: m.probe.Models}
+			if len(m.ranks) > 1 {
+				t.rank = r.rank
+			}
+			targets = append(targets, t)
+		}
+	}
+	close(f.change)
+	f.change = make(chan struct{})
+	f.mu.Unlock()
+	f.engine.set(targets)
+	// Slots come from the index, one each, so the list cannot be inconsistent.
+	_ = f.router.SetWorkers(list)
+}
+
+// Wait returns when at least n workers are up.
+func (f *Fleet) Wait(ctx context.Context, n int) error {
+	for {
+		f.mu.Lock()
+		up := 0
+		for _, m := range f.members {
+			if m.up {
+				up++
+			}
+		}
+		change := f.change
+		f.mu.Unlock()
+		if up >= n {
+			return nil
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// A Status is one worker as the fleet sees it.
+type Status struct {
+	Name, URL string
+	Up        bool
+	Draining  bool
+	Err       error    // why it is not up, nil if it is or was not asked yet
+	Missing   []string // what the engine was not started with
+	Load      engine.Load
+	// Queries and Hits are prompt tokens looked up and found since it came up.
+	Queries, Hits float64
+	Slots         []kvindex.Slot
+	// Events is the state of the stream that lags most, valid with HasEvents.
+	Events    kvindex.StreamState
+	HasEvents bool
+	Messages  uint64 // of KV events
+}
+
+// Workers tells how all workers of the fleet are, sorted by name.
+func (f *Fleet) Workers() []Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]Status, 0, len(f.members))
+	for _, m := range f.members {
+		s := Status{
+			Name: m.info.Name, URL: m.info.Endpoints.HTTP, Up: m.up, Draining: m.info.Draining, Err: m.err,
+		}
+		if m.up {
+			s.Missing, s.Load = m.probe.Missing, m.merged
+			s.Queries, s.Hits = m.merged.Queries-m.since.Queries, m.merged.Hits-m.since.Hits
+			for _, r := range m.ranks {
+				s.Slots = append(s.Slots, r.slot)
+				if r.sub == nil {
+					continue
+				}
+				st := kvindex.StreamState(r.state.Load())
+				if !s.HasEvents || st == kvindex.StreamGap || st == kvindex.StreamRestoring {
+					s.Events = st
+				}
+				s.HasEvents = true
+				s.Messages += r.sub.Stats().Messages
+			}
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Synced returns when every worker that is up and has events is not restoring
+// or behind a gap, or when ctx ends.
+func (f *Fleet) Synced(ctx context.Context) error {
+	for {
+		behind := false
+		for _, s := range f.Workers() {
+			behind = behind || s.Up && s.HasEvents && (s.Events == kvindex.StreamGap || s.Events == kvindex.StreamRestoring)
+		}
+		if !behind {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,293 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stator-go/stator/discovery"
+	"github.com/stator-go/stator/engine"
+	"github.com/stator-go/stator/engine/vllm"
+	"github.com/stator-go/stator/kvindex"
+	"github.com/stator-go/stator/kvindex/block"
+	"github.com/stator-go/stator/router"
+)
+
+// A member is one worker of the fleet and the goroutine that looks after it.
+type member struct {
+	f      *Fleet
+	worker *vllm.Worker
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	// Guarded by f.mu.
+	info   discovery.Worker
+	up     bool
+	err    error
+	probe  *vllm.Probe
+	ranks  []*rank
+	since  engine.Load // counters when it came up, to tell what it did since
+	seen   bool        // since is set
+	merged engine.Load // newest load of all ranks together
+}
+
+// A rank is one data-parallel replica of a member that is up.
+type rank struct {
+	slot     kvindex.Slot
+	rank     int
+	sub      *vllm.Subscriber // nil without events
+	kvBlocks int              // in index blocks
+	load     engine.Load
+	state    atomic.Int32 // kvindex.StreamState
+}
+
+// run probes the worker, serves it while it answers, and starts again.
+func (m *member) run(ctx context.Context) {
+	defer close(m.done)
+	told := false
+	for ctx.Err() == nil {
+		err := m.once(ctx, &told)
+		if ctx.Err() != nil {
+			return
+		}
+		m.f.mu.Lock()
+		m.err = err
+		info := m.info
+		m.f.mu.Unlock()
+		if !told {
+			told = true
+			m.f.down(info, err)
+		}
+		select {
+		case <-time.After(m.f.opts.ProbeEvery):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// once is one life of the worker: it returns when the worker does not answer,
+// or not any more.
+func (m *member) once(ctx context.Context, told *bool) error {
+	pctx, cancel := context.WithTimeout(ctx, m.f.opts.ProbeTimeout)
+	probe, err := m.worker.Probe(pctx)
+	cancel()
+	if err != nil {
+		return err
+	}
+	if len(probe.Models) == 0 {
+		return errors.New("it serves no model")
+	}
+	*told = false
+	ctx, cancel = context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	ranks, err := m.attach(ctx, &wg, probe)
+	if err != nil {
+		return err
+	}
+	defer m.detach(ranks)
+	m.f.mu.Lock()
+	m.up, m.err, m.probe, m.ranks, m.seen = true, nil, probe, ranks, false
+	info := m.info
+	m.f.mu.Unlock()
+	m.f.update()
+	if h := m.f.opts.Hooks.Up; h != nil {
+		h(info, probe)
+	}
+	return m.watch(ctx, ranks)
+}
+
+// attach gives each rank a slot and starts to follow its events.
+func (m *member) attach(ctx context.Context, wg *sync.WaitGroup, probe *vllm.Probe) ([]*rank, error) {
+	m.f.mu.Lock()
+	info := m.info
+	m.f.mu.Unlock()
+	sources, err := eventSources(info, probe)
+	if err != nil {
+		return nil, err
+	}
+	var ranks []*rank
+	for i := range max(info.Ranks, probe.Ranks, 1) {
+		r := &rank{slot: m.f.index.Attach(info.Name, i), rank: i}
+		size, blocks := info.Capacity.BlockSize, info.Capacity.KVBlocks
+		if probe.BlockSize > 0 {
+			size, blocks = probe.BlockSize, probe.KVBlocks
+		}
+		r.kvBlocks = size * blocks / m.f.opts.BlockTokens
+		ranks = append(ranks, r)
+		if i >= len(sources) {
+			continue
+		}
+		src := sources[i]
+		stream, err := m.f.index.NewStream(r.slot, kvindex.StreamConfig{
+			Scope: m.f.scope(probe), EngineBlock: size, NoReplay: src.Replay == "",
+		})
+		if err == nil {
+			r.sub, err = src.NewSubscriber(nil)
+		}
+		if err != nil {
+			m.release(ranks)
+			return nil, err
+		}
+		wg.Go(func() { _ = r.sub.Run(ctx, &sink{stream, &r.state}) })
+	}
+	return ranks, nil
+}
+
+// eventSources are the endpoints that discovery names, else those that the
+// engine does.
+func eventSources(w discovery.Worker, probe *vllm.Probe) ([]vllm.EventSource, error) {
+	if w.Endpoints.Events == "" {
+		return probe.Events, nil
+	}
+	u, err := url.Parse(w.Endpoints.HTTP)
+	if err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	var out []vllm.EventSource
+	for i := range max(w.Ranks, probe.Ranks, 1) {
+		s := vllm.EventSource{Rank: i}
+		if s.Endpoint, err = vllm.RankEndpoint(w.Endpoints.Events, u.Hostname(), i); err != nil {
+			return nil, err
+		}
+		if w.Endpoints.Replay != "" {
+			if s.Replay, err = vllm.RankEndpoint(w.Endpoints.Replay, u.Hostname(), i); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// detach takes the worker from the router's list and then its blocks from the
+// index.
+func (m *member) detach(ranks []*rank) {
+	m.f.mu.Lock()
+	m.up, m.ranks = false, nil
+	m.f.mu.Unlock()
+	m.f.update()
+	m.release(ranks)
+	m.worker.Close()
+}
+
+func (m *member) release(ranks []*rank) {
+	for _, r := range ranks {
+		m.f.index.Detach(r.slot)
+	}
+}
+
+// watch looks at the worker's load, which is the sign of life as well, until
+// too many looks in a row have failed.
+func (m *member) watch(ctx context.Context, ranks []*rank) error {
+	tick := time.NewTicker(m.f.opts.LoadEvery)
+	defer tick.Stop()
+	for failed := 0; ; {
+		err := m.look(ctx, ranks)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			failed = 0
+		default:
+			if failed++; failed >= m.f.opts.FailAfter {
+				return err
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// look asks once. An engine without usable metrics is asked for its health.
+func (m *member) look(ctx context.Context, ranks []*rank) error {
+	ctx, cancel := context.WithTimeout(ctx, m.f.opts.CheckTimeout)
+	defer cancel()
+	loads, err := m.worker.Load(ctx)
+	if err != nil {
+		var e *engine.Error
+		if errors.As(err, &e) && e.Status == 404 {
+			return m.worker.Health(ctx)
+		}
+		return err
+	}
+	for i, r := range ranks {
+		if i < len(loads) && (loads[i].HasQueue || loads[i].HasKV) {
+			l := &loads[i]
+			// The router's clock may be another than ours: without At it is now.
+			m.f.router.Report(r.slot, router.Load{
+				Running: l.Running, Waiting: l.Waiting, HasQueue: l.HasQueue, KVUsage: l.KVUsage, HasKV: l.HasKV,
+			})
+		}
+	}
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.merged = merge(loads)
+	if !m.seen {
+		m.seen, m.since = true, m.merged
+	}
+	return nil
+}
+
+// merge sums up the ranks of a worker.
+func merge(loads []engine.Load) engine.Load {
+	var sum engine.Load
+	n := 0
+	for i := range loads {
+		l := &loads[i]
+		if l.HasQueue {
+			sum.HasQueue = true
+			sum.Running += l.Running
+			sum.Waiting += l.Waiting
+		}
+		if l.HasKV {
+			n++
+			sum.HasKV = true
+			sum.KVUsage += l.KVUsage
+		}
+		if l.HasPrefix {
+			sum.HasPrefix = true
+			sum.Queries += l.Queries
+			sum.Hits += l.Hits
+		}
+	}
+	if n > 0 {
+		sum.KVUsage /= float64(n)
+	}
+	return sum
+}
+
+// A sink is a stream whose state can be read while it is fed.
+type sink struct {
+	stream *kvindex.Stream
+	state  *atomic.Int32
+}
+
+func (s *sink) keep(r kvindex.Result) kvindex.Result {
+	s.state.Store(int32(r.State))
+	return r
+}
+
+// Apply implements vllm.Sink.
+func (s *sink) Apply(b *kvindex.Batch) kvindex.Result { return s.keep(s.stream.Apply(b)) }
+
+// Replay implements vllm.Sink.
+func (s *sink) Replay(b *kvindex.Batch) kvindex.Result { return s.keep(s.stream.Replay(b)) }
+
+// ReplayEnd implements vllm.Sink.
+func (s *sink) ReplayEnd(ok bool) kvindex.Result { return s.keep(s.stream.ReplayEnd(ok)) }
+
+// Tick implements vllm.Sink.
+func (s *sink) Tick(now time.Time) kvindex.Result { return s.keep(s.stream.Tick(now)) }
+
+// scope is what a prompt's blocks are hashed with besides its tokens.
+func (f *Fleet) scope(*vllm.Probe) block.Scope { return block.Scope{} }

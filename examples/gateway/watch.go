@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/stator-go/stator/engine"
+	"github.com/stator-go/stator/engine/openai"
+	"github.com/stator-go/stator/examples/gateway/internal/page"
+)
+
+// A watch stands between the handler and the fleet and tells the page of each
+// request. It is an engine around another one, as any wrapper in this library.
+type watch struct {
+	page *page.Page
+	next engine.Engine
+	open sync.Map // *engine.Request to *page.Request, of requests at work
+}
+
+// start and end are the handler's hooks.
+func (w *watch) start(req *engine.Request) {
+	start := time.Now()
+	if s := req.Timeline.Spans(); len(s) > 0 {
+		start = s[0].Start
+	}
+	w.open.Store(req, w.page.Begin(req.ID, start, len(req.Tokens), req.Timeline))
+}
+
+func (w *watch) end(req *engine.Request, res *openai.Result) {
+	if r, ok := w.open.LoadAndDelete(req); ok {
+		r.(*page.Request).End(res.Usage, res.Err, own(req.Timeline.Spans()))
+	}
+}
+
+// own is the gateway's own share of a request's time: deciding and relaying.
+func own(spans []engine.Span) (sum time.Duration) {
+	for _, s := range spans {
+		if s.Class != engine.Compute {
+			sum += s.End.Sub(s.Start)
+		}
+	}
+	return sum
+}
+
+// Generate implements engine.Engine.
+func (w *watch) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*engine.Chunk, error] {
+	return func(yield func(*engine.Chunk, error) bool) {
+		v, _ := w.open.Load(req)
+		r, _ := v.(*page.Request)
+		for c, err := range w.next.Generate(ctx, req) {
+			if r != nil && err == nil && c.Tokens > 0 {
+				r.Tokens(c.Tokens)
+			}
+			if !yield(c, err) {
+				return
+			}
+		}
+	}
+}
+
+// Models implements engine.ModelLister.
+func (w *watch) Models(ctx context.Context) ([]engine.Model, error) {
+	if l, ok := w.next.(engine.ModelLister); ok {
+		return l.Models(ctx)
+	}
+	return nil, nil
+}
