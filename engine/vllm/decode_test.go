@@ -231,7 +231,7 @@ func TestEvents(t *testing.T) {
 		{"removed without hashes", list{"BlockRemoved"}, nil},
 		{"cleared with fields to come", list{"AllBlocksCleared", 1, "x"}, &kvindex.Event{Kind: kvindex.EventCleared, Group: -1}},
 		{"token negative", list{"BlockStored", h, nil, list{1, -1}, 2}, nil},
-		{"token too large", list{"BlockStored", h, nil, list{1, 1 << 32}, 2}, nil},
+		{"token too large", list{"BlockStored", h, nil, list{1, uint64(1 << 32)}, 2}, nil},
 		{"triples", list{"BlockStored", h, nil, list{list{1, 2, 3}, list{2, 3, 4}}, 2}, nil},
 		{"pair and number", list{"BlockStored", h, nil, list{list{1, 2}, 2}, 2}, nil},
 		{"tokens without hashes", list{"BlockStored", list{}, nil, tok, 2}, nil},
@@ -318,7 +318,7 @@ func TestRanks(t *testing.T) {
 		{list{1.5, list{}, 0}, 0},
 		{list{1.5, list{}, 7, "more", pairs{}}, 7},
 		{list{1.5, list{}, "x"}, -1},
-		{list{1.5, list{}, 1 << 40}, -1},
+		{list{1.5, list{}, uint64(1 << 40)}, -1},
 	} {
 		var b kvindex.Batch
 		require.NoError(t, NewDecoder().Decode(&b, 1, value(nil, tc.in)))

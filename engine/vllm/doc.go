@@ -27,6 +27,23 @@
 // asks the engine once, by [Worker.Probe], what it allows: which flags are
 // missing is a result, not a surprise.
 //
+// # Token ids
+//
+// [Worker.Tokenize] gives the ids that the engine itself uses, or [ErrNoTokens].
+// The engine is asked, and answers are cached under everything that can matter.
+// For a conversation that goes on, only the new messages are sent, in place of
+// the old ones stand-ins of the same roles, and what is known is continued.
+// Templates are code, so this is no theorem: it is done for plain texts only,
+// after the rule has given the engine's own ids several times in a row for that
+// model, tools and template arguments; it is compared again for ever; and one
+// difference ends it. WorkerOptions.NoPrefixReuse asks for everything in full.
+//
+// # Restarts
+//
+// An engine process that is replaced starts its sequence anew, which the stream
+// sees at the first message. Who learns of it earlier, from discovery for
+// instance, calls Stream.Reset through [Subscriber.Do], or detaches the slot.
+//
 // # Limits
 //
 // Token ids of pairs (EAGLE) are indexed by their first half, so that the last

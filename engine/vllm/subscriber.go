@@ -20,9 +20,9 @@ import (
 type Sink interface {
 	// Apply takes a live message, in the order of arrival.
 	Apply(*kvindex.Batch) kvindex.Result
-	// Replay takes a message of the reply to a replay, ReplayEnd its end; ok says
-	// that the reply was complete.
+	// Replay takes a message of the reply to a replay.
 	Replay(*kvindex.Batch) kvindex.Result
+	// ReplayEnd takes the end of the reply; ok says that it was complete.
 	ReplayEnd(ok bool) kvindex.Result
 	// Tick lets time pass.
 	Tick(now time.Time) kvindex.Result
