@@ -43,6 +43,7 @@ type Index struct {
 	owners    map[owner]*slotState
 	gen       uint32
 	taken     []uint64     // slot numbers in use, by live slots and by dead ones not yet swept
+	lowest    int          // word of taken that may have a free number; none before it
 	dead      []*slotState // to be swept
 	deadBits  []uint64
 	slotWords uint32 // length of the bitsets of slots

@@ -98,6 +98,7 @@ func (x *Index) lookup(k *slotState, name uint64, ok func(place) bool) (place, b
 		if m == nil {
 			continue
 		}
+		late := m.pending.Load() > 0 // its writer has yet to name blocks that are in the tree
 		m.mu.Lock()
 		p, found := m.find(name, accept)
 		m.mu.Unlock()
@@ -107,7 +108,7 @@ func (x *Index) lookup(k *slotState, name uint64, ok func(place) bool) (place, b
 			k.others[0] = o
 			return p, true
 		}
-		if m.pending.Load() > 0 { // its writer has yet to name blocks that are in the tree
+		if late {
 			m.wait()
 			i--
 		}

@@ -77,7 +77,8 @@ const (
 
 // Attach gives a worker's rank a slot, with a new generation each time. A slot
 // that the same worker and rank had before is detached. The zero Slot is returned
-// when all 2^20-1 numbers are taken.
+// when all 2^20-1 numbers are taken or the budget has no
+// room for one more.
 func (x *Index) Attach(worker string, rank int) Slot { return x.AttachSized(worker, rank, 0) }
 
 // AttachSized is Attach for a worker that can hold about so many blocks, as
@@ -98,8 +99,14 @@ func (x *Index) AttachSized(worker string, rank, blocks int) Slot {
 		x.detach(old)
 	}
 	defer x.mu.Unlock()
-	if !x.number(k) {
+	cost := slotBytes + int64(len(worker))
+	fits := x.mem.take(kindSlots, cost, removalReserve+nameMapBytes)
+	if !fits || !x.number(k) {
+		if fits {
+			x.mem.add(kindSlots, -cost)
+		}
 		x.mem.add(kindNames, -k.m.bytes())
+		x.count.Refused++
 		return 0
 	}
 	if n := len(x.freeMaps); n > 0 {
@@ -115,7 +122,6 @@ func (x *Index) AttachSized(worker string, rank, blocks int) Slot {
 	x.gen = k.gen
 	x.owners[k.owner] = k
 	x.mem.add(kindNames, nameMapBytes)
-	x.mem.add(kindSlots, slotBytes+int64(len(worker)))
 	(*x.table.Load())[k.num].Store(k)
 	x.setLive(k.num, true)
 	return MakeSlot(k.num, k.gen)
@@ -136,12 +142,13 @@ func (x *Index) number(k *slotState) bool {
 }
 
 func (x *Index) freeNumber(k *slotState) bool {
-	for i, v := range x.taken {
-		if i == 0 {
+	for ; x.lowest < len(x.taken); x.lowest++ {
+		v := x.taken[x.lowest]
+		if x.lowest == 0 {
 			v |= 1 // number 0 is none
 		}
 		if v != ^uint64(0) {
-			return x.takeNumber(k, uint32(i*64+bits.TrailingZeros64(^v)))
+			return x.takeNumber(k, uint32(x.lowest*64+bits.TrailingZeros64(^v)))
 		}
 	}
 	return x.takeNumber(k, uint32(max(1, len(x.taken)*64)))
@@ -151,18 +158,21 @@ func (x *Index) takeNumber(k *slotState, num uint32) bool {
 	if num > maxSlot {
 		return false
 	}
-	if n := int(slotsUpTo(num)); n > len(x.taken) {
-		x.resizeSlots(n + n/8)
+	if n := int(slotsUpTo(num)); n > len(x.taken) && !x.resizeSlots(n+n/8) {
+		return false
 	}
 	x.taken[num/64] |= 1 << (num % 64)
 	k.num = num
 	return true
 }
 
-// resizeSlots gives the tables of slots n words of 64 slots each.
-func (x *Index) resizeSlots(n int) {
+// resizeSlots gives the tables of slots n words of 64 slots each; false if the
+// budget has no room.
+func (x *Index) resizeSlots(n int) bool {
 	n = min(n, (maxSlot+1)/64)
-	x.mem.add(kindSlots, int64(n-len(x.taken))*(3*8+64*8))
+	if !x.mem.take(kindSlots, int64(n-len(x.taken))*(3*8+64*8), removalReserve+nameMapBytes) {
+		return false
+	}
 	live := make([]uint64, n)
 	copy(live, *x.live.Load())
 	x.live.Store(&live)
@@ -175,6 +185,7 @@ func (x *Index) resizeSlots(n int) {
 	x.taken = append(make([]uint64, 0, n), x.taken[:min(n, len(x.taken))]...)[:n]
 	x.deadBits = append(make([]uint64, 0, n), x.deadBits[:min(n, len(x.deadBits))]...)[:n]
 	x.slotWords = uint32(n)
+	return true
 }
 
 // setLive makes readers count a slot, or not (locked).
@@ -241,7 +252,9 @@ func (x *Index) detach(k *slotState) {
 	k.mu.Lock() // a store in flight ends at its next piece
 	x.mu.Lock()
 	x.retire(k)
-	x.bury()
+	if k.held == [Tiers]int64{} {
+		x.bury()
+	}
 	x.mu.Unlock()
 	k.mu.Unlock()
 }
@@ -280,6 +293,7 @@ func (x *Index) bury() {
 		}
 		bit := uint64(1) << (k.num % 64)
 		x.taken[k.num/64] &^= bit
+		x.lowest = min(x.lowest, int(k.num/64))
 		x.deadBits[k.num/64] &^= bit
 		(*x.table.Load())[k.num].Store(nil)
 		x.mem.add(kindSlots, -slotBytes-int64(len(k.worker)))

@@ -122,6 +122,8 @@ func (m *treeModel) store(i int, t Tier, c []block.Hash, from, to int) error {
 		}
 	}
 	switch {
+	case errors.Is(err, ErrSlot) && m.full && k.s == 0:
+		return nil // the budget had no room for the slot
 	case errors.Is(err, ErrParent):
 		if from == 0 || k.any(c[from-1]) {
 			return fmt.Errorf("parent is held and not known: %w", err)
@@ -172,6 +174,9 @@ func (m *treeModel) known(i int, t Tier, hs []block.Hash) error {
 	if k.salt == 0 {
 		return nil
 	}
+	if k.s == 0 && m.full {
+		return nil
+	}
 	var have []block.Hash
 	var want []uint64
 	for _, h := range hs {
@@ -212,6 +217,9 @@ func (m *treeModel) compare(o *Overlap, q []block.Hash) error {
 	}
 	listed := 0
 	for i, k := range m.slots {
+		if k.s == 0 && m.full {
+			continue
+		}
 		faster := 0
 		for t := TierGPU; t < Tiers; t++ {
 			want := k.depth(q, t)
