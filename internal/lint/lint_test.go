@@ -8,18 +8,6 @@ import (
 
 const root = "../.."
 
-func loadTree(t *testing.T) *Tree {
-	t.Helper()
-	tree, err := Load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(tree.Files) < 50 {
-		t.Fatalf("only %d Go files under %s", len(tree.Files), root)
-	}
-	return tree
-}
-
 func report(t *testing.T, findings []Finding) {
 	t.Helper()
 	for _, f := range findings {
@@ -27,15 +15,31 @@ func report(t *testing.T, findings []Finding) {
 	}
 }
 
-func TestEffects(t *testing.T)  { report(t, Effects(loadTree(t))) }
-func TestGlobals(t *testing.T)  { report(t, Globals(loadTree(t))) }
-func TestComments(t *testing.T) { report(t, Comments(loadTree(t))) }
-func TestLengths(t *testing.T)  { report(t, Lengths(loadTree(t))) }
-func TestSkips(t *testing.T)    { report(t, Skips(loadTree(t))) }
-func TestPaths(t *testing.T)    { report(t, Paths(loadTree(t))) }
-func TestModules(t *testing.T)  { report(t, Modules(loadTree(t))) }
-func TestTests(t *testing.T)    { report(t, Tests(loadTree(t))) }
-func TestReadme(t *testing.T)   { report(t, Readme(loadTree(t))) }
+func TestTree(t *testing.T) {
+	tree, err := Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tree.Files) < 50 {
+		t.Fatalf("only %d Go files under %s", len(tree.Files), root)
+	}
+	for _, r := range []struct {
+		name string
+		rule func(*Tree) []Finding
+	}{
+		{"effects", Effects},
+		{"globals", Globals},
+		{"comments", Comments},
+		{"lengths", Lengths},
+		{"skips", Skips},
+		{"tests", Tests},
+		{"paths", Paths},
+		{"modules", Modules},
+		{"readme", Readme},
+	} {
+		t.Run(r.name, func(t *testing.T) { report(t, r.rule(tree)) })
+	}
+}
 
 func TestDeps(t *testing.T) {
 	packages, err := List(root)

@@ -308,11 +308,20 @@ func TestTestsRule(t *testing.T) {
 
 func TestModulesRule(t *testing.T) {
 	files := map[string]string{
-		"modules.txt": "# comment\n. yes\na no\nb maybe\n",
-		"go.mod":      "module x\n",
+		"modules.txt": "# comment\n. yes\na no\nb maybe\nd yes\ne no\n",
+		"go.mod":      "module " + Module + "\n\ngo 1.26.0\n",
 		"c/go.mod":    "module y\n",
+		"d/go.mod":    "module x\n\ngo 1.26.1\n\nreplace a => ../a\n",
+		"e/go.mod":    "module " + Module + "/e\n\ngo 1.26.0\n\nreplace a => ../a\n",
 	}
-	want := "c/go.mod: module is not in modules.txt\nmodules.txt:3: a has no go.mod\nmodules.txt:4: want a folder and yes or no"
+	want := strings.Join([]string{
+		"c/go.mod: module is not in modules.txt",
+		"d/go.mod: a released module must not replace another",
+		"d/go.mod: has no line go 1.26.0",
+		"d/go.mod: has no line module " + Module + "/d",
+		"modules.txt:3: a has no go.mod",
+		"modules.txt:4: want a folder and yes or no",
+	}, "\n")
 	if got := texts(t, Modules, files); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

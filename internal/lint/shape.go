@@ -105,8 +105,13 @@ func startsPath(line []byte, at int) bool {
 	return at == 0 || strings.ContainsRune(" \t\"'`(=:<", rune(line[at-1]))
 }
 
+// goLine is the language version of every module.
+const goLine = "go 1.26.0"
+
 // Modules compares modules.txt with the go.mod files that exist. A line is a
-// folder and whether the module is released, yes or no.
+// folder and whether the module is released, yes or no. A module's path is that
+// of the root with its folder; its go line is the same everywhere; a released
+// one replaces nothing.
 func Modules(t *Tree) []Finding {
 	const list = "modules.txt"
 	listed := make(map[string]bool)
@@ -121,8 +126,21 @@ func Modules(t *Tree) []Finding {
 			continue
 		}
 		listed[words[0]] = true
-		if _, ok := t.Texts[path.Join(words[0], "go.mod")]; !ok {
+		mod := path.Join(words[0], "go.mod")
+		data, ok := t.Texts[mod]
+		if !ok {
 			out = append(out, Finding{list, i + 1, words[0] + " has no go.mod"})
+			continue
+		}
+		lines := strings.Split(string(data), "\n")
+		for _, want := range []string{"module " + path.Join(Module, words[0]), goLine} {
+			if !slices.Contains(lines, want) {
+				out = append(out, Finding{mod, 0, "has no line " + want})
+			}
+		}
+		replaces := func(l string) bool { return strings.HasPrefix(l, "replace ") }
+		if words[1] == "yes" && slices.ContainsFunc(lines, replaces) {
+			out = append(out, Finding{mod, 0, "a released module must not replace another"})
 		}
 	}
 	for p := range t.Texts {
