@@ -308,7 +308,7 @@ func TestTestsRule(t *testing.T) {
 
 func TestModulesRule(t *testing.T) {
 	files := map[string]string{
-		"modules.txt": "# comment\n. yes\na no\nb maybe\nd yes\ne no\n",
+		"modules.txt": "# comment\n. yes\na no\nb maybe\nd yes\ne no real\n",
 		"go.mod":      "module " + Module + "\n\ngo 1.26.0\n",
 		"c/go.mod":    "module y\n",
 		"d/go.mod":    "module x\n\ngo 1.26.1\n\nreplace a => ../a\n",
@@ -320,7 +320,7 @@ func TestModulesRule(t *testing.T) {
 		"d/go.mod: has no line go 1.26.0",
 		"d/go.mod: has no line module " + Module + "/d",
 		"modules.txt:3: a has no go.mod",
-		"modules.txt:4: want a folder and yes or no",
+		"modules.txt:4: want a folder, yes or no, and real or nothing",
 	}, "\n")
 	if got := texts(t, Modules, files); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -109,7 +109,8 @@ func startsPath(line []byte, at int) bool {
 const goLine = "go 1.26.0"
 
 // Modules compares modules.txt with the go.mod files that exist. A line is a
-// folder and whether the module is released, yes or no. A module's path is that
+// folder and whether the module is released, yes or no, and the word real when it
+// needs installed parts and so is not for make test. A module's path is that
 // of the root with its folder; its go line is the same everywhere; a released
 // one replaces nothing.
 func Modules(t *Tree) []Finding {
@@ -121,8 +122,9 @@ func Modules(t *Tree) []Finding {
 			continue
 		}
 		words := strings.Fields(line)
-		if len(words) != 2 || words[1] != "yes" && words[1] != "no" {
-			out = append(out, Finding{list, i + 1, "want a folder and yes or no"})
+		known := len(words) == 2 || len(words) == 3 && words[2] == "real"
+		if !known || words[1] != "yes" && words[1] != "no" {
+			out = append(out, Finding{list, i + 1, "want a folder, yes or no, and real or nothing"})
 			continue
 		}
 		listed[words[0]] = true
