@@ -65,17 +65,11 @@ func (s *Subscriber) replay(ctx context.Context, gen, from uint64, out chan<- *m
 	if ctx.Err() != nil {
 		return // replaced, or over
 	}
-	if err != nil {
-		s.replayFail.Add(1)
-	}
-	if f := s.opts.Hooks.Replayed; f != nil {
-		f(from, n, err)
-	}
 	m := take(ctx, free)
 	if m == nil {
 		return
 	}
-	m.kind, m.gen, m.ok = isReplayEnd, gen, err == nil
+	m.kind, m.gen, m.count, m.err = isReplayEnd, gen, n, err
 	if !give(ctx, out, m) {
 		free <- m
 	}

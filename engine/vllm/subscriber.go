@@ -75,7 +75,8 @@ type SubscriberHooks struct {
 	Connected func()
 	// Disconnected is called when it broke, or could not be had.
 	Disconnected func(err error)
-	// Replayed is called after each replay with the number of messages.
+	// Replayed is called after each replay that was not replaced by another, with
+	// the number of messages that the Sink got.
 	Replayed func(from uint64, messages int, err error)
 	// BadMessage is called for a message that was dropped because it cannot be
 	// read.
@@ -222,7 +223,8 @@ type message struct {
 	batch kvindex.Batch
 	kind  messageKind
 	gen   uint64 // of the replay
-	ok    bool
+	count int    // of its messages, at its end
+	err   error  // that ended it
 }
 
 type messageKind uint8
@@ -324,11 +326,19 @@ func (r *runner) message(m *message) {
 		}
 		r.replayFree <- m
 	case isReplayEnd:
-		current, ok := m.gen == r.gen && r.running, m.ok
+		current, n, err := m.gen == r.gen && r.running, m.count, m.err
 		r.replayFree <- m
-		if current {
-			r.running = false
-			r.handle(r.sink.ReplayEnd(ok))
+		if !current {
+			return
+		}
+		r.running = false
+		if err != nil {
+			s.replayFail.Add(1)
+		}
+		from := r.from
+		r.handle(r.sink.ReplayEnd(err == nil))
+		if f := s.opts.Hooks.Replayed; f != nil {
+			f(from, n, err)
 		}
 	}
 }
