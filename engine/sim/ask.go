@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -23,7 +24,7 @@ type ask struct {
 
 	n, max                int // choices a prompt; output tokens, 0 = not said
 	stream, usage, contin bool
-	options               bool // stream_options was there
+	options, maxSaid      bool // stream_options, and a limit of output, were there
 	interval              int
 	stop                  []string
 	stopIDs               []uint32
@@ -59,6 +60,15 @@ func schemaError(kind, param, msg, input string) *apiError {
 	return &apiError{400, "Bad Request", fmt.Sprintf("1 validation error:\n  {'type': '%s', 'loc': '%s', 'msg': '%s', 'input': '%s'}", kind, param, msg, input), param}
 }
 
+// jsonError is the answer to a body that is no JSON object.
+func jsonError(err error) *apiError {
+	at := "body"
+	if syn, ok := errors.AsType[*jsonedit.SyntaxError](err); ok {
+		at = fmt.Sprintf("body.%d", syn.Offset)
+	}
+	return schemaError("json_invalid", at, "JSON decode error", "<dict of 0 items>")
+}
+
 // parse reads a request body. Unknown fields are ignored, null is as good as
 // absent.
 func (s *Server) parse(body []byte, chat bool) (*ask, *apiError) {
@@ -82,7 +92,7 @@ func (s *Server) parse(body []byte, chat bool) (*ask, *apiError) {
 		}
 	}
 	if err := f.Err(); err != nil {
-		return nil, schemaError("json_invalid", "body", "JSON decode error", strings.ReplaceAll(err.Error(), "'", ""))
+		return nil, jsonError(err)
 	}
 	if e := a.check(); e != nil {
 		return nil, e
@@ -113,6 +123,7 @@ func (a *ask) field(key string, v []byte) *apiError {
 		if e := number(&a.max, key, v); e != nil {
 			return e
 		}
+		a.maxSaid = true
 		if a.max < 1 {
 			return badRequest(key, "max_tokens must be at least 1, got %d. (parameter=max_tokens, value=%d)", a.max, a.max)
 		}

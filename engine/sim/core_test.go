@@ -535,6 +535,31 @@ func TestEventsTellTheCache(t *testing.T) {
 	})
 }
 
+// Decoding allocates only when a sequence outgrows what was set aside for it.
+func TestStepAllocatesNothing(t *testing.T) {
+	for name, req := range map[string]Req{
+		"names": {Prompt: 2000, Chain: []uint64{1, 2, 3}, Out: 900},
+		"ids":   {Tokens: seqTokens(5, 2000), Out: 900},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := H100TP4("dram").WithBlockTokens(16).VLLM()
+			c := mustCore(t, cfg)
+			for i := range uint64(8) {
+				r := req
+				r.ID = i
+				require.NoError(t, c.Add(&r))
+			}
+			now := 0.0
+			for range 100 {
+				now, _ = c.Step(now)
+			}
+			n := testing.AllocsPerRun(200, func() { now, _ = c.Step(now) })
+			require.LessOrEqual(t, n, 0.5, "blocks and events grow now and then")
+			require.NotZero(t, c.Stats().Running)
+		})
+	}
+}
+
 func BenchmarkCoreStep(b *testing.B) {
 	cfg := H100TP4("dram")
 	c := mustCore(b, cfg)

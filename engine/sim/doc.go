@@ -39,10 +39,28 @@
 // of the presets are those with which public routing policies were compared;
 // absolute times are good to a factor of two, ranks are the point.
 //
+// # Use of the server
+//
+//	engine, err := sim.NewServer(&sim.Options{Speed: 20})
+//	… engine.URL(), engine.EventsEndpoint(), engine.ReplayEndpoint() …
+//	engine.Close()
+//
+// The server answers as vLLM 0.32 does, down to the order of fields, the forms
+// of errors and the habits that bite: a reset cache is announced with the next
+// request only, a fully cached prompt stores its last block again, equal prompts
+// at once store copies, an unknown id can be aborted, a draining engine answers
+// 200 with nothing in it. Recorded messages and answers of a real engine are
+// among its tests, and go through the same checks as its own.
+//
+// A token is a word (see [Tokenizer]), so ids, text and counts can be foretold.
+// With Options.Speed the engine runs faster than its model; its own times are
+// exact, and what clients see is late by what the machine needs.
+//
 // # Limits
 //
-// One attention group, one adapter slot table without limits, no speculative
-// decoding, no KV transfer. The text is noise: the next token is a function of
+// One attention group, adapters without a limit of their number, one data-parallel
+// rank, no speculative decoding, no KV transfer, no tool calls, no priorities
+// (accepted and ignored, as by a real engine without priority scheduling). The text is noise: the next token is a function of
 // the model's seed and of all token ids before it, so equal prompts have equal
 // answers on every simulated engine with one seed.
 //

@@ -1,8 +1,11 @@
 package sim_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
+	"strings"
 
 	"github.com/stator-go/stator/engine/sim"
 )
@@ -43,4 +46,45 @@ func ExampleCore() {
 	// 0.567 s: request 2, token 1, 1536 cached
 	// 0.635 s: request 2, token 5, 1536 cached
 	// 1536 of 4600 prompt tokens were cached
+}
+
+// A simulated engine with a hundred times a real one's speed, asked as any
+// OpenAI-compatible server is.
+func ExampleServer() {
+	engine, err := sim.NewServer(&sim.Options{Model: "demo", Speed: 100})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer engine.Close()
+
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for range 2 {
+		resp, err := client.Post(engine.URL()+"/v1/completions", "application/json",
+			strings.NewReader(`{"model":"demo","prompt":"`+strings.Repeat("once upon a time ", 20)+`","max_tokens":4}`))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		var answer struct {
+			Choices []struct{ Text string }
+			Usage   struct {
+				Prompt  int `json:"prompt_tokens"`
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			}
+		}
+		err = json.NewDecoder(resp.Body).Decode(&answer)
+		_ = resp.Body.Close()
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%q, %d of %d prompt tokens cached\n", answer.Choices[0].Text, answer.Usage.Details.Cached, answer.Usage.Prompt)
+	}
+	// Output:
+	// " t645 t392 t523 t329", 0 of 80 prompt tokens cached
+	// " t645 t392 t523 t329", 64 of 80 prompt tokens cached
 }

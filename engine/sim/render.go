@@ -91,18 +91,23 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, chat bool) {
 	one := func(b []byte, id string, ids []uint32) []byte {
 		b = jsonedit.AppendQuoted(append(b, `{"request_id":`...), id)
 		b = appendNumbers(append(b, `,"token_ids":`...), ids)
-		b = append(b, `,"token_offsets":null,"features":null,"content_parts":null,"sampling_params":{"temperature":`...)
-		b = strconv.AppendFloat(b, a.temperature, 'f', -1, 64)
-		b = strconv.AppendInt(append(b, `,"max_tokens":`...), int64(a.limit(len(ids))), 10)
-		b = append(b, `,"stop":[`...)
-		for i, stop := range a.stop {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = jsonedit.AppendQuoted(b, stop)
+		b = append(b, `,"token_offsets":null,"features":null,"content_parts":null,"sampling_params":`...)
+		b = a.appendSampling(b, len(ids))
+		b = jsonedit.AppendQuoted(append(b, `,"model":`...), a.model)
+		b = append(b, `,"reasoning_ended":null,"reasoning_parser_kwargs":null,"return_token_ids":`...)
+		if a.returnIDs {
+			b = append(b, `true`...)
+		} else {
+			b = append(b, `null`...)
 		}
-		b = jsonedit.AppendQuoted(append(b, `]},"model":`...), a.model)
 		b = strconv.AppendBool(append(b, `,"output_mode":"tokens","stream":`...), a.stream)
+		b = append(b, `,"stream_options":`...)
+		if a.options {
+			b = strconv.AppendBool(append(b, `{"include_usage":`...), a.usage)
+			b = append(strconv.AppendBool(append(b, `,"continuous_usage_stats":`...), a.contin), '}')
+		} else {
+			b = append(b, `null`...)
+		}
 		b = append(b, `,"cache_salt":`...)
 		if a.salt == "" {
 			b = append(b, `null`...)
@@ -128,4 +133,36 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, chat bool) {
 		b = append(b[:1], b[2:]...)
 	}
 	writeJSON(w, 200, append(b, ']'))
+}
+
+// appendSampling appends the sampling parameters as the engine takes them.
+func (a *ask) appendSampling(b []byte, prompt int) []byte {
+	b = append(b, `{"presence_penalty":0.0,"frequency_penalty":0.0,"repetition_penalty":1.0,"temperature":`...)
+	b = append(b, promFloat(a.temperature)...)
+	if a.temperature > 0 {
+		b = append(b, `,"top_p":1.0,"min_p":0.0`...)
+	}
+	b = append(b, `,"stop":[`...)
+	hold := 0
+	for i, stop := range a.stop {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsonedit.AppendQuoted(b, stop)
+		hold = max(hold, len(stop)-1)
+	}
+	b = appendNumbers(append(b, `],"stop_token_ids":`...), a.stopIDs)
+	if a.maxSaid {
+		b = strconv.AppendInt(append(b, `,"max_tokens":`...), int64(a.limit(prompt)), 10)
+	}
+	kind := `2`
+	if a.stream {
+		kind = `1`
+	}
+	b = append(append(b, `,"output_kind":`...), kind...)
+	b = append(b, `,"skip_clone":true`...)
+	if hold > 0 {
+		b = strconv.AppendInt(append(b, `,"output_text_buffer_length":`...), int64(hold), 10)
+	}
+	return append(b, `,"bad_words":[],"skip_reading_prefix_cache":false}`...)
 }

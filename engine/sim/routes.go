@@ -92,7 +92,9 @@ func (s *Server) models() []byte {
 		} else {
 			b = append(jsonedit.AppendQuoted(b, parent), `,"max_model_len":null`...)
 		}
-		b = append(b, `,"permission":[]}`...)
+		b = append(b, `,"permission":[{"id":"modelperm-`+newID()+`","object":"model_permission","created":`...)
+		b = strconv.AppendInt(b, s.started.Unix(), 10)
+		b = append(b, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`...)
 	}
 	entry(s.opts.Model, s.opts.Model, "", s.opts.MaxModelLen)
 	for _, a := range s.opts.Adapters {
@@ -141,7 +143,7 @@ func (s *Server) abortRequests(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if err := f.Err(); err != nil {
-		writeError(w, schemaError("json_invalid", "body", "JSON decode error", err.Error()))
+		writeError(w, jsonError(err))
 		return
 	}
 	s.abort(ids)

@@ -1,0 +1,188 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// shape writes a JSON value with its keys in order and kinds in place of
+// values, lists by their distinct elements.
+func shape(t *testing.T, d *json.Decoder) string {
+	tok, err := d.Token()
+	require.NoError(t, err)
+	switch v := tok.(type) {
+	case json.Delim:
+		var parts []string
+		if v == '{' {
+			for d.More() {
+				key, err := d.Token()
+				require.NoError(t, err)
+				part := fmt.Sprintf("%s:%s", key, shape(t, d))
+				if key == "top_logprobs" {
+					part = tokenKey.ReplaceAllString(part, "{<token>:float64}")
+				}
+				parts = append(parts, part)
+			}
+		} else {
+			for d.More() {
+				if s := shape(t, d); !slices.Contains(parts, s) {
+					parts = append(parts, s)
+				}
+			}
+		}
+		_, err = d.Token()
+		require.NoError(t, err)
+		if v == '{' {
+			return "{" + strings.Join(parts, ",") + "}"
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case nil:
+		return "null"
+	default:
+		return fmt.Sprintf("%T", v)
+	}
+}
+
+// tokenKey matches an entry of completions' top_logprobs, whose keys are tokens.
+var tokenKey = regexp.MustCompile(`\{[^{}]*\}(,\{[^{}]*\})*`)
+
+func shapeOf(t *testing.T, b string) string {
+	if b == "" {
+		return ""
+	}
+	return shape(t, json.NewDecoder(strings.NewReader(b)))
+}
+
+// streamShape is the shapes of a stream's chunks, without repetitions, and the
+// number of chunks.
+func streamShape(t *testing.T, body string) (shapes []string, chunks int) {
+	for _, ev := range strings.SplitAfter(body, "\n\n") {
+		if ev == "" {
+			continue
+		}
+		data, ok := strings.CutPrefix(ev, "data: ")
+		require.True(t, ok, "%q", ev)
+		data = strings.TrimSuffix(data, "\n\n")
+		s := data
+		if data != "[DONE]" {
+			s = shapeOf(t, data)
+			chunks++
+		}
+		if !slices.Contains(shapes, s) {
+			shapes = append(shapes, s)
+		}
+	}
+	return shapes, chunks
+}
+
+// exchange is one recorded request and answer, see testdata/README.md.
+type exchange struct {
+	Name, Method, Path string
+	Headers            map[string]string
+	Body               json.RawMessage
+	BodyText           *string `json:"body_text"`
+	Status             int
+	ContentType        string `json:"content_type"`
+	Answer             string
+}
+
+// do sends a recorded request to the simulator.
+func (r *rig) do(t *testing.T, x *exchange) (status int, contentType, answer string) {
+	body := []byte(x.Body)
+	if x.BodyText != nil {
+		body = []byte(*x.BodyText)
+	}
+	if string(body) == "null" {
+		body = nil
+	}
+	req, err := http.NewRequestWithContext(t.Context(), x.Method, r.URL()+x.Path, bytes.NewReader(body))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/json")
+	for k, v := range x.Headers {
+		req.Header.Set(k, v)
+	}
+	resp, err := r.client.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, resp.Header.Get("Content-Type"), string(b)
+}
+
+// Every recorded request gets an answer with the recorded one's status, content
+// type, fields and their order; of errors also type, parameter and code.
+func TestAnswersAsRecorded(t *testing.T) {
+	r := newRig(t, &Options{
+		Config: recordedEngine(), Speed: 50, MaxModelLen: 1024, Model: "tiny",
+		Adapters: []Adapter{{Name: "lora-x", Path: "lora-x"}},
+	}, nil)
+	defer r.close()
+	lines(t, "http.jsonl", func(b []byte) {
+		var x exchange
+		require.NoError(t, json.Unmarshal(b, &x))
+		t.Run(x.Name, func(t *testing.T) {
+			if x.Name == "get_models" {
+				// Recorded from an engine without adapters: the list has one entry.
+				x.Answer = strings.Replace(x.Answer, `}]}]}`, `}]},`+adapterEntry+`]}`, 1)
+			}
+			// The stop string of the recording is in no word of the simulator.
+			x.Body = bytes.Replace(x.Body, []byte(`"stop":["e"]`), []byte(`"stop":["1"]`), 1)
+			status, ct, answer := r.do(t, &x)
+			require.Equal(t, x.Status, status, answer)
+			require.Equal(t, x.ContentType, ct)
+			if strings.HasPrefix(ct, "text/event-stream") {
+				want, n := streamShape(t, x.Answer)
+				got, m := streamShape(t, answer)
+				// A real tokenizer has tokens without text of their own, for which a
+				// chat's chunk has no content or is left out; the simulator has none.
+				want = slices.DeleteFunc(want, func(s string) bool { return strings.Contains(s, "delta:{}") })
+				require.Equal(t, want, got)
+				if !strings.HasPrefix(x.Name, "chat") && !strings.Contains(x.Name, "stop") {
+					require.Equal(t, n, m, "number of chunks")
+				}
+				return
+			}
+			require.Equal(t, shapeOf(t, x.Answer), shapeOf(t, answer))
+			if x.Status >= 400 {
+				require.Equal(t, errorOf(t, x.Answer), errorOf(t, answer))
+			}
+			if x.Status == 200 && x.Method == "POST" && strings.Contains(x.Answer, `"usage"`) {
+				var want, got completion
+				require.NoError(t, json.Unmarshal([]byte(x.Answer), &want))
+				require.NoError(t, json.Unmarshal([]byte(answer), &got))
+				require.Equal(t, want.Object, got.Object)
+				require.Len(t, got.Choices, len(want.Choices))
+				if strings.HasPrefix(x.Path, "/v1/completions") {
+					require.Equal(t, want.Usage.Prompt, got.Usage.Prompt, "a word is a token")
+				}
+				if !strings.Contains(x.Name, "stop") {
+					require.Equal(t, want.Usage.Completion, got.Usage.Completion)
+				}
+			}
+		})
+	})
+}
+
+const adapterEntry = `{"id":"lora-x","object":"model","created":1,"owned_by":"vllm","root":"lora-x","parent":"tiny","max_model_len":null,"permission":[{"id":"m","object":"model_permission","created":1,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`
+
+func errorOf(t *testing.T, body string) any {
+	var e struct {
+		Error *struct {
+			Type  string
+			Param any
+			Code  int
+		}
+		Detail string
+	}
+	require.NoError(t, json.Unmarshal([]byte(body), &e))
+	return e
+}
