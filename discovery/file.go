@@ -9,11 +9,32 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"strings"
 	"time"
 )
 
 // ErrTooLarge means that a file is greater than [FileOptions].MaxBytes.
 var ErrTooLarge = errors.New("discovery: file too large")
+
+// A FileError says why a file is not usable. Err is one of package os, or wraps
+// [ErrMalformed], [ErrInvalid] or [ErrTooLarge].
+type FileError struct {
+	Path string
+	Err  error
+}
+
+// Error is one line, however many faults the file has.
+func (e *FileError) Error() string {
+	err := e.Err
+	if pe, ok := errors.AsType[*fs.PathError](err); ok { // it names the path again
+		err = pe.Err
+	}
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	return "discovery: file " + e.Path + ": " + strings.ReplaceAll(text, "discovery: ", "")
+}
+
+// Unwrap returns Err.
+func (e *FileError) Unwrap() error { return e.Err }
 
 // FileOptions tunes a [FileSource]. The zero value, and nil, are ready for use.
 type FileOptions struct {
@@ -143,7 +164,7 @@ func (w *fileWatch) look() (Update, bool) {
 			return Update{}, false
 		}
 		w.fault, w.told = err.Error(), now
-		return Update{Age: age, Err: fmt.Errorf("discovery: file %s: %w", w.src.path, err)}, true
+		return Update{Age: age, Err: &FileError{Path: w.src.path, Err: err}}, true
 	}
 	healed := w.fault != ""
 	w.good, w.fault = now, ""
