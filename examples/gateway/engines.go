@@ -10,9 +10,6 @@ import (
 	"github.com/stator-go/stator/engine/sim"
 )
 
-// simulated is the number of simulated engines.
-const simulated = 8
-
 // engines are simulated vLLMs with real sockets on loopback.
 type engines struct{ servers []*sim.Server }
 
@@ -26,9 +23,9 @@ func cold(n int) time.Duration {
 	return time.Duration(c.Timing.Prefill(n, 0) * float64(time.Second))
 }
 
-func startEngines(speed float64) (*engines, error) {
+func startEngines(n int, speed float64) (*engines, error) {
 	e := &engines{}
-	for range simulated {
+	for range n {
 		s, err := sim.NewServer(&sim.Options{Config: engineConfig(), Speed: speed})
 		if err != nil {
 			e.close()

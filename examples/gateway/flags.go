@@ -25,6 +25,8 @@ type config struct {
 	speed   float64
 	once    bool
 	json    string
+
+	simulated int // engines to simulate; 8 but in tests
 }
 
 // real says that the engines are somebody's own and not simulated here.
@@ -44,7 +46,8 @@ a public chat trace at 20x speed, first with round robin and then, caches emptie
 KV-aware, prints one table and keeps serving:
 
   go run ./examples/gateway
-  curl http://127.0.0.1:8080/v1/completions -d '{"model":"sim","prompt":"hello there"}'
+  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \
+    -d '{"model":"sim","prompt":"hello there","max_tokens":16}'
 
 Flags:
 
@@ -60,7 +63,7 @@ Flags:
   -workers FILE
         A JSON file of workers, watched for changes, in place of -engine.
           -workers workers.json
-          [{"name":"a","engine":"vllm","endpoints":{"http":"http://10.0.0.7:8000","events":"tcp://10.0.0.7:5557"}}]
+          {"workers":[{"name":"a","engine":"vllm","endpoints":{"http":"http://10.0.0.7:8000"}}]}
   -policy NAME
         How to pick; some policies take options. Default expected. One of
         POLICIES.
@@ -91,7 +94,7 @@ var errHelp = errors.New("help")
 
 // parse reads the command line. Its errors are one line each.
 func parse(args []string, w io.Writer) (*config, error) {
-	c := &config{}
+	c := &config{simulated: 8}
 	f := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "")

@@ -12,7 +12,7 @@ import (
 func TestParse(t *testing.T) {
 	c, err := parse(nil, nil)
 	require.NoError(t, err)
-	require.Equal(t, &config{listen: "127.0.0.1:8080", policy: "expected", compare: []string{"roundrobin"}, speed: 20}, c)
+	require.Equal(t, &config{listen: "127.0.0.1:8080", policy: "expected", compare: []string{"roundrobin"}, speed: 20, simulated: 8}, c)
 	require.True(t, c.play())
 	require.False(t, c.real())
 
@@ -44,14 +44,14 @@ func TestParseFaults(t *testing.T) {
 		"-compare roundrobin,":                   `policy "":`,
 		"-nonsense":                              "flag provided but not defined: -nonsense",
 		"x":                                      `unexpected argument "x"`,
-		"-engine http://a":                       "unknown kind of engine", // no kind
+		"-engine http://a":                       "want vllm=URL",
 		"-engine vllm":                           "want vllm=URL",
 		"-engine sglang=http://":                 `unknown kind of engine "sglang", want vllm`,
 		"-engine vllm=ftp://a":                   `"ftp://a" is no URL of the form http://host:port`,
 		"-engine vllm=http://a,events=a:1":       "is no address of the form tcp://host:port",
 		"-engine vllm=http://a,events=tcp://a":   "is no address of the form tcp://host:port",
 		"-engine vllm=http://a,replay=tcp://a:1": "replay is of no use without events",
-		"-engine vllm=http://a,role=x":           `unknown part "role=x", want events, replay or name`,
+		"-engine vllm=http://a,role=x":           `unknown part "role", want events, replay or name`,
 		"-engine vllm=http://a,name=":            "name is empty",
 		"-engine vllm=http://a -engine vllm=http://a": "a second engine of the name a",
 		"-engine vllm=http://a -workers w.json":       "-engine and -workers exclude each other",

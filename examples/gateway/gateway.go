@@ -62,7 +62,7 @@ func (g *gateway) run(ctx context.Context) (err error) {
 	defer server.Close()
 
 	if !g.real() {
-		if g.engines, err = startEngines(g.speed); err != nil {
+		if g.engines, err = startEngines(g.simulated, g.speed); err != nil {
 			return err
 		}
 		defer g.engines.close()
@@ -101,8 +101,12 @@ func (g *gateway) prepare() error {
 		} else {
 			g.requests, err = slice.Requests()
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", g.traceName(), err)
+		var line *trace.LineError
+		switch {
+		case errors.As(err, &line):
+			return fmt.Errorf("%s: line %d: %w", g.traceName(), line.Line, line.Err)
+		case err != nil:
+			return err // names the file itself
 		}
 		if len(g.requests) == 0 {
 			return fmt.Errorf("%s: the trace is empty", g.traceName())

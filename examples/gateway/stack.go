@@ -38,11 +38,12 @@ func (g *gateway) newStack(policy string) (*stack, error) {
 		return nil, err
 	}
 	s := &stack{g: g, done: make(chan struct{}), names: map[string]error{}, asked: make(chan struct{}), missed: map[string]bool{}}
+	w := &watch{page: g.page}
 	opts := &fleet.Options{
 		Router: router.Options{Policy: p, Hooks: router.Hooks{OnPick: s.picked}},
 		// Simulated engines live faster, so they are asked more often.
 		LoadEvery: max(50*time.Millisecond, time.Duration(float64(250*time.Millisecond)/g.scale())),
-		Hooks:     fleet.Hooks{Up: s.workerUp, Down: s.workerDown, Source: s.sourceFault},
+		Hooks:     fleet.Hooks{Up: s.workerUp, Down: s.workerDown, Source: s.sourceFault, Sent: w.sent},
 	}
 	if !g.real() {
 		// The router lives in trace time too, and knows what a hit costs that comes
@@ -55,7 +56,7 @@ func (g *gateway) newStack(policy string) (*stack, error) {
 	if s.fleet, err = fleet.New(opts); err != nil {
 		return nil, err
 	}
-	w := &watch{page: g.page, next: s.fleet.Engine()}
+	w.next = s.fleet.Engine()
 	if s.handler, err = openai.NewHandler(w, &openai.ServerOptions{Hooks: openai.ServerHooks{Start: w.start, End: w.end}}); err != nil {
 		return nil, err
 	}

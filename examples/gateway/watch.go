@@ -34,6 +34,13 @@ func (w *watch) end(req *engine.Request, res *openai.Result) {
 	}
 }
 
+// sent is the fleet's hook.
+func (w *watch) sent(req *engine.Request, worker string) {
+	if r, ok := w.open.Load(req); ok {
+		r.(*page.Request).Sent(worker)
+	}
+}
+
 // own is the gateway's own share of a request's time: deciding and relaying.
 func own(spans []engine.Span) (sum time.Duration) {
 	for _, s := range spans {

@@ -114,6 +114,9 @@ func (g *gate) try(ctx context.Context, req *engine.Request, lease *router.Lease
 	if !ok {
 		return true, engine.ErrUnreachable
 	}
+	if h := g.f.opts.Hooks.Sent; h != nil {
+		h(req, t.name)
+	}
 	r := *req
 	r.Rank = t.rank
 	start, passed := time.Now(), false

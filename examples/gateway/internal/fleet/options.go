@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stator-go/stator/discovery"
+	"github.com/stator-go/stator/engine"
 	"github.com/stator-go/stator/engine/vllm"
 	"github.com/stator-go/stator/router"
 )
@@ -35,14 +36,16 @@ type Options struct {
 	Hooks Hooks
 }
 
-// Hooks observe a Fleet. Each may be nil, is called by the fleet's goroutines
-// and must not block.
+// Hooks observe a Fleet. Each may be nil and must not block.
 type Hooks struct {
 	// Up is called when a worker may be picked, with what it said about itself.
 	Up func(w discovery.Worker, p *vllm.Probe)
 	// Down is called when a worker was taken out or its first probe failed; err
 	// says why, nil when discovery dropped it.
 	Down func(w discovery.Worker, err error)
+	// Sent is called when a request goes to a worker, by the request's goroutine;
+	// again for each further one that is tried.
+	Sent func(req *engine.Request, worker string)
 	// Source is called when discovery cannot tell the present state.
 	Source func(age time.Duration, err error)
 }
