@@ -71,3 +71,18 @@ func (t *Timeline) Reset() {
 	t.spans = t.spans[:0]
 	t.mu.Unlock()
 }
+
+// Has reports whether a span of the class was added.
+func (t *Timeline) Has(c Class) bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.spans {
+		if s.Class == c {
+			return true
+		}
+	}
+	return false
+}

@@ -536,7 +536,7 @@ func TestHooksAndTimeline(t *testing.T) {
 			for _, s := range req.Timeline.Spans() {
 				names[s.Name] = s.Class
 			}
-			if r.Tokens == 5 && r.Status == 200 && r.Err == nil && names["relay"] == engine.Data && len(names) == 2 {
+			if r.Tokens == 5 && r.Status == 200 && r.Err == nil && names["relay"] == engine.Data && names["engine"] == engine.Compute && len(names) == 3 {
 				ended++
 			}
 		},

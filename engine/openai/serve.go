@@ -29,6 +29,7 @@ type call struct {
 	out   []byte // one event, or the answer that does not stream
 	usage engine.Usage
 
+	began    time.Time // of the engine's work
 	started  bool      // status and header are out
 	unsaid   bool      // bytes wait for a flush
 	deadline time.Time // of writes, as last set
@@ -67,7 +68,8 @@ func (h *Handler) generate(w http.ResponseWriter, r *http.Request, api engine.AP
 	if h.opts.RequestTimeout > 0 {
 		req.Deadline = start.Add(h.opts.RequestTimeout)
 	}
-	c.line.Add("accept", engine.Control, start, time.Now())
+	c.began = time.Now()
+	c.line.Add("accept", engine.Control, start, c.began)
 	h.stats.requests.Add(1)
 	h.stats.bytesIn.Add(uint64(c.res.BytesIn))
 	if req.Stream {
@@ -326,6 +328,9 @@ func (c *call) finish(ctx, client context.Context, err error) {
 	}
 	c.rc.SetWriteDeadline(time.Time{})
 	c.res.End, c.res.Err = time.Now(), err
+	if !c.line.Has(engine.Compute) {
+		c.line.Add("engine", engine.Compute, c.began, before)
+	}
 	c.line.Add("relay", engine.Data, c.res.End.Add(-c.res.Relay), c.res.End)
 	h.stats.chunks.Add(uint64(c.res.Chunks))
 	h.stats.bytesOut.Add(uint64(c.res.BytesOut))
