@@ -29,11 +29,11 @@ type Event struct {
 	// Of EventStored.
 	Parent    uint64
 	HasParent bool
-	Tokens    []uint32 // of all blocks; empty: only says that known blocks are also in Tier
-	BlockSize int      // tokens per engine block; 0 if the event does not say
-	Adapter   string   // LoRA name
-	Salt      string   // cache salt, on the first block of a sequence only
-	Media     []block.Media
+	Tokens    []uint32      // of all blocks; empty: only says that known blocks are also in Tier
+	BlockSize int           // tokens per engine block; 0 if the event does not say
+	Adapter   string        // LoRA name; a child inherits it if its event leaves it out
+	Salt      string        // cache salt; engines tell it with the first block of a sequence only
+	Media     []block.Media // offsets count from the first of Tokens
 
 	// Group is the attention group, -1 if the event does not say. Prefix tells
 	// whether blocks of that group can be used as a prefix (full attention);

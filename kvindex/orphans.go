@@ -33,18 +33,20 @@ type orphan struct {
 	older, newer *orphan
 }
 
-// park keeps a copy of a store event. It returns the number of blocks that had
-// to give way.
-func (o *orphanage) park(e *Event) (dropped int) {
-	n, size := len(e.Hashes), eventBytes(e)+int(unsafe.Sizeof(orphan{}))+32*len(e.Hashes)
-	if n > o.maxBlocks || size > o.maxBytes {
+// park keeps a copy of a store event, whose blocks have size tokens. It returns
+// the number of blocks that had to give way.
+func (o *orphanage) park(e *Event, size int) (dropped int) {
+	n, bytes := len(e.Hashes), eventBytes(e)+int(unsafe.Sizeof(orphan{}))+32*len(e.Hashes)
+	if n > o.maxBlocks || bytes > o.maxBytes {
 		return n
 	}
-	for o.blocks+n > o.maxBlocks || o.bytes+size > o.maxBytes {
+	for o.blocks+n > o.maxBlocks || o.bytes+bytes > o.maxBytes {
 		dropped += o.live(o.first)
 		o.unlink(o.first)
 	}
-	o.link(&orphan{ev: cloneEvent(e), bytes: size})
+	p := &orphan{ev: cloneEvent(e), bytes: bytes}
+	p.ev.BlockSize = size
+	o.link(p)
 	return dropped
 }
 

@@ -67,7 +67,7 @@ func (st *Stream) stored(e *Event) {
 	}
 	if st.store(e, size) == outNoParent {
 		c.Parked += uint64(n)
-		c.Dropped += uint64(st.orph.park(e))
+		c.Dropped += uint64(st.orph.park(e, size))
 	}
 	st.attach()
 }
@@ -99,7 +99,7 @@ func (st *Stream) adopt(p *orphan) bool {
 			again++
 		}
 	}
-	switch st.store(&p.ev, st.blockSize(&p.ev)) {
+	switch st.store(&p.ev, p.ev.BlockSize) {
 	case outNoParent:
 		st.orph.link(p)
 		return false

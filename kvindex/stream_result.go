@@ -138,7 +138,9 @@ func (r *Result) Ignored() uint64 {
 }
 
 // StreamStats is a picture of a stream: totals since its start and what it
-// holds now.
+// holds now. A worker whose Messages stay 0 while it answers requests announces
+// nothing, or to nobody; one whose Stored grows while no lookup ever meets it has
+// another hash scheme, scope or block size than the requests.
 type StreamStats struct {
 	StreamCounts
 	State StreamState

@@ -194,7 +194,7 @@ func TestOrphanBytes(t *testing.T) {
 	dropped := 0
 	for i := range 100 {
 		e := chainEvents(uint64(i), 2, 4)[1]
-		dropped += o.park(&e)
+		dropped += o.park(&e, 16)
 		require.LessOrEqual(t, o.bytes, 20_000)
 	}
 	require.Equal(t, 400, dropped+o.blocks)
@@ -213,7 +213,7 @@ func TestOrphanSiblings(t *testing.T) {
 	o := orphanage{maxBlocks: 1000, maxBytes: 1 << 20}
 	for i := range 5 {
 		e := Event{Hashes: []uint64{uint64(i)}, HasParent: true, Parent: 77}
-		o.park(&e)
+		o.park(&e, 16)
 	}
 	require.True(t, o.remove(TierGPU, 2))
 	require.True(t, o.remove(TierGPU, 4))
