@@ -189,7 +189,15 @@ func (g *gateway) start(ctx context.Context, policy string) (*stack, error) {
 		s.close()
 		return nil, err
 	}
-	g.model = s.model()
+	models, err := s.fleet.Engine().Models(wait)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	if len(models) > 0 {
+		s.model = models[0].ID
+	}
+	g.model = s.model
 	g.current.Store(s)
 	return s, nil
 }

@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/stator-go/stator/discovery"
-	"github.com/stator-go/stator/engine"
 	"github.com/stator-go/stator/engine/openai"
+	"github.com/stator-go/stator/engine/pool"
 	"github.com/stator-go/stator/engine/vllm"
 	"github.com/stator-go/stator/examples/gateway/internal/fleet"
 	"github.com/stator-go/stator/examples/gateway/internal/page"
@@ -25,6 +26,7 @@ type stack struct {
 	handler *openai.Handler
 	cancel  context.CancelFunc
 	done    chan struct{}
+	model   string // the first one served; set before the stack is in service
 
 	mu     sync.Mutex
 	names  map[string]error // workers asked for the first time, and how it went
@@ -40,10 +42,11 @@ func (g *gateway) newStack(policy string) (*stack, error) {
 	s := &stack{g: g, done: make(chan struct{}), names: map[string]error{}, asked: make(chan struct{}), missed: map[string]bool{}}
 	w := &watch{page: g.page}
 	opts := &fleet.Options{
-		Router: router.Options{Policy: p, Hooks: router.Hooks{OnPick: s.picked}},
+		Router: router.Options{Policy: p},
+		Pool:   pool.Options{Hooks: pool.Hooks{Picked: w.picked}},
 		// Simulated engines live faster, so they are asked more often.
 		LoadEvery: max(50*time.Millisecond, time.Duration(float64(250*time.Millisecond)/g.scale())),
-		Hooks:     fleet.Hooks{Up: s.workerUp, Down: s.workerDown, Source: s.sourceFault, Sent: w.sent},
+		Hooks:     fleet.Hooks{Up: s.workerUp, Down: s.workerDown, Source: s.sourceFault},
 	}
 	if !g.real() {
 		// The router lives in trace time too, and knows what a hit costs that comes
@@ -57,7 +60,7 @@ func (g *gateway) newStack(policy string) (*stack, error) {
 		return nil, err
 	}
 	w.next = s.fleet.Engine()
-	if s.handler, err = openai.NewHandler(w, &openai.ServerOptions{Hooks: openai.ServerHooks{Start: w.start, End: w.end}}); err != nil {
+	if s.handler, err = openai.NewHandler(w, &openai.ServerOptions{Models: s.fleet.Engine().Models, Hooks: openai.ServerHooks{Start: w.start, End: w.end}}); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -148,16 +151,6 @@ func (s *stack) sourceFault(_ time.Duration, err error) {
 	fmt.Fprintf(s.g.stderr, "workers: %v\n", err)
 }
 
-// model is the first model served.
-func (s *stack) model() string {
-	if l, ok := s.fleet.Engine().(engine.ModelLister); ok {
-		if m, err := l.Models(context.Background()); err == nil && len(m) > 0 {
-			return m[0].ID
-		}
-	}
-	return ""
-}
-
 // up is the number of workers that can be picked.
 func (s *stack) up() int {
 	n := 0
@@ -169,22 +162,6 @@ func (s *stack) up() int {
 	return n
 }
 
-// picked puts a decision on the page.
-func (s *stack) picked(d *router.Decision, _ *router.Request) {
-	name, _, _ := s.fleet.Index().Worker(d.Slot)
-	p := page.Decision{
-		Worker: name, Tokens: d.Tokens, Reused: d.Hit, Total: d.Cost.Total,
-		Cost: page.Cost{Queue: d.Cost.Queue, Prefill: d.Cost.Prefill, Load: d.Cost.Load, Transfer: d.Cost.Transfer,
-			Decode: d.Cost.Decode, Memory: d.Cost.Memory, Price: d.Cost.Price},
-	}
-	for i := range d.Alternates {
-		if c := d.Alternates[i].Cost.Total; p.Next == nil || c < *p.Next {
-			p.Next = &c
-		}
-	}
-	s.g.page.Decide(p)
-}
-
 // routes is the front door: the page, and the API of the stack in service.
 func (g *gateway) routes() http.Handler {
 	mux := http.NewServeMux()
@@ -192,8 +169,10 @@ func (g *gateway) routes() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s := g.current.Load()
 		if s == nil {
+			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, `{"error":{"message":"the gateway is changing its policy","type":"unavailable"}}`, http.StatusServiceUnavailable)
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"error":{"message":"the gateway is not ready","type":"service_unavailable","param":null,"code":503}}`)
 			return
 		}
 		s.handler.ServeHTTP(w, r)
@@ -203,7 +182,7 @@ func (g *gateway) routes() http.Handler {
 
 func (g *gateway) modelOnPage() string {
 	if s := g.current.Load(); s != nil {
-		return s.model()
+		return s.model
 	}
 	return ""
 }

@@ -8,14 +8,16 @@ import (
 
 	"github.com/stator-go/stator/engine"
 	"github.com/stator-go/stator/engine/openai"
+	"github.com/stator-go/stator/engine/pool"
 	"github.com/stator-go/stator/examples/gateway/internal/page"
+	"github.com/stator-go/stator/router"
 )
 
 // A watch stands between the handler and the fleet and tells the page of each
 // request. It is an engine around another one, as any wrapper in this library.
 type watch struct {
 	page *page.Page
-	next engine.Engine
+	next *pool.Pool
 	open sync.Map // *engine.Request to *page.Request, of requests at work
 }
 
@@ -34,11 +36,22 @@ func (w *watch) end(req *engine.Request, res *openai.Result) {
 	}
 }
 
-// sent is the fleet's hook.
-func (w *watch) sent(req *engine.Request, worker string) {
+// picked is the pool's hook: it puts the decision on the page.
+func (w *watch) picked(req *engine.Request, worker string, d *router.Decision) {
 	if r, ok := w.open.Load(req); ok {
 		r.(*page.Request).Sent(worker)
 	}
+	p := page.Decision{
+		Worker: worker, Tokens: d.Tokens, Reused: d.Hit, Total: d.Cost.Total,
+		Cost: page.Cost{Queue: d.Cost.Queue, Prefill: d.Cost.Prefill, Load: d.Cost.Load, Transfer: d.Cost.Transfer,
+			Decode: d.Cost.Decode, Memory: d.Cost.Memory, Price: d.Cost.Price},
+	}
+	for i := range d.Alternates {
+		if c := d.Alternates[i].Cost.Total; p.Next == nil || c < *p.Next {
+			p.Next = &c
+		}
+	}
+	w.page.Decide(p)
 }
 
 // own is the gateway's own share of a request's time: deciding and relaying.
@@ -65,12 +78,4 @@ func (w *watch) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*en
 			}
 		}
 	}
-}
-
-// Models implements engine.ModelLister.
-func (w *watch) Models(ctx context.Context) ([]engine.Model, error) {
-	if l, ok := w.next.(engine.ModelLister); ok {
-		return l.Models(ctx)
-	}
-	return nil, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-go/stator/discovery"
 	"github.com/stator-go/stator/engine"
+	"github.com/stator-go/stator/engine/pool"
 	"github.com/stator-go/stator/engine/vllm"
 	"github.com/stator-go/stator/kvindex"
 	"github.com/stator-go/stator/router"
@@ -23,7 +24,7 @@ type Fleet struct {
 	opts   Options
 	index  *kvindex.Index
 	router *router.Router
-	engine *gate
+	pool   *pool.Pool
 
 	mu      sync.Mutex
 	members map[string]*member
@@ -46,12 +47,14 @@ func New(opts *Options) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{opts: o, index: index, router: r, members: map[string]*member{}, change: make(chan struct{})}
-	f.engine, err = newGate(f)
-	return f, err
+	if f.pool, err = pool.New(r, &o.Pool); err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // Engine answers requests with the workers that are up.
-func (f *Fleet) Engine() engine.Engine { return f.engine }
+func (f *Fleet) Engine() *pool.Pool { return f.pool }
 
 // Index is what the fleet knows of the workers' caches.
 func (f *Fleet) Index() *kvindex.Index { return f.index }
@@ -157,13 +160,13 @@ func (f *Fleet) down(w discovery.Worker, err error) {
 	}
 }
 
-// update gives the router and the pool the workers that are up.
+// update gives the pool, and through it the router, the workers that are up.
 func (f *Fleet) update() {
 	f.order.Lock()
 	defer f.order.Unlock()
 	f.mu.Lock()
-	var list []router.Worker
-	var targets []target
+	var list []pool.Worker
+	var models []engine.Model
 	for _, name := range slices.Sorted(maps.Keys(f.members)) {
 		m := f.members[name]
 		if !m.up {
@@ -177,20 +180,19 @@ func (f *Fleet) update() {
 			case discovery.RoleDecode:
 				role = router.RoleDecode
 			}
-			list = append(list, router.Worker{Slot: r.slot, Name: name, Role: role, KVBlocks: r.kvBlocks, Draining: m.info.Draining})
-			t := target{slot: r.slot, name: name, worker: m.worker, rank: -1, models: m.probe.Models}
-			if len(m.ranks) > 1 {
-				t.rank = r.rank
-			}
-			targets = append(targets, t)
+			list = append(list, pool.Worker{
+				Worker: router.Worker{Slot: r.slot, Name: name, Role: role, KVBlocks: r.kvBlocks, Draining: m.info.Draining},
+				Engine: m.worker, Ranks: len(m.ranks), Rank: r.rank,
+			})
 		}
+		models = append(models, m.probe.Models...)
 	}
 	close(f.change)
 	f.change = make(chan struct{})
 	f.mu.Unlock()
-	f.engine.set(targets)
+	f.pool.SetModels(models)
 	// Slots come from the index, one each, so the list cannot be inconsistent.
-	_ = f.router.SetWorkers(list)
+	_ = f.pool.Set(list)
 }
 
 // Wait returns when at least n workers are up.

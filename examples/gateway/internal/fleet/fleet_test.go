@@ -20,6 +20,7 @@ import (
 	"github.com/stator-go/stator/engine/sim"
 	"github.com/stator-go/stator/engine/vllm"
 	"github.com/stator-go/stator/kvindex"
+	"github.com/stator-go/stator/kvindex/block"
 	"github.com/stator-go/stator/router"
 )
 
@@ -224,7 +225,9 @@ func (r *rig) blocksOf(i int) (n int) {
 	s := r.fleet.Workers()[i]
 	for family := range uint32(5) {
 		var o kvindex.Overlap
-		chain := r.fleet.engine.hasher.AppendHashes(nil, prompt(family, family, 1600), nil)
+		h, err := block.NewHasher(block.Scope{Model: "sim"}, 16, nil)
+		require.NoError(r.t, err)
+		chain := h.AppendHashes(nil, prompt(family, family, 1600), nil)
 		r.fleet.Index().Lookup(&o, chain)
 		for _, slot := range s.Slots {
 			n += o.Depth(slot, kvindex.TierObject)

@@ -126,7 +126,7 @@ func (m *member) attach(ctx context.Context, wg *sync.WaitGroup, probe *vllm.Pro
 		}
 		src := sources[i]
 		stream, err := m.f.index.NewStream(r.slot, kvindex.StreamConfig{
-			Scope: m.f.scope(probe), EngineBlock: size, NoReplay: src.Replay == "",
+			Scope: scope(probe), EngineBlock: size, NoReplay: src.Replay == "",
 		})
 		if err == nil {
 			r.sub, err = src.NewSubscriber(nil)
@@ -289,5 +289,13 @@ func (s *sink) ReplayEnd(ok bool) kvindex.Result { return s.keep(s.stream.Replay
 // Tick implements vllm.Sink.
 func (s *sink) Tick(now time.Time) kvindex.Result { return s.keep(s.stream.Tick(now)) }
 
-// scope is what a prompt's blocks are hashed with besides its tokens.
-func (f *Fleet) scope(*vllm.Probe) block.Scope { return block.Scope{} }
+// scope is what the pool hashes prompts with besides their tokens, for engines
+// whose events do not say it: the base model.
+func scope(probe *vllm.Probe) block.Scope {
+	for _, m := range probe.Models {
+		if m.Parent == "" {
+			return block.Scope{Model: m.ID}
+		}
+	}
+	return block.Scope{Model: probe.Models[0].ID}
+}

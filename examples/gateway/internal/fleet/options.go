@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/stator-go/stator/discovery"
-	"github.com/stator-go/stator/engine"
+	"github.com/stator-go/stator/engine/pool"
 	"github.com/stator-go/stator/engine/vllm"
 	"github.com/stator-go/stator/router"
 )
@@ -14,8 +14,10 @@ import (
 // Options tune a Fleet. The zero value of each field is a good default, and nil
 // options work.
 type Options struct {
-	// Router sets up the router. Its BlockTokens is BlockTokens.
+	// Router and Pool set up the router and the pool. Their BlockTokens are
+	// BlockTokens.
 	Router router.Options
+	Pool   pool.Options
 	// BlockTokens is the number of tokens of an index block; 0 means 16. Engine
 	// blocks of another size are regrouped.
 	BlockTokens int
@@ -43,9 +45,6 @@ type Hooks struct {
 	// Down is called when a worker was taken out or its first probe failed; err
 	// says why, nil when discovery dropped it.
 	Down func(w discovery.Worker, err error)
-	// Sent is called when a request goes to a worker, by the request's goroutine;
-	// again for each further one that is tried.
-	Sent func(req *engine.Request, worker string)
 	// Source is called when discovery cannot tell the present state.
 	Source func(age time.Duration, err error)
 }
@@ -73,7 +72,7 @@ func (o *Options) withDefaults() Options {
 	if c.FailAfter == 0 {
 		c.FailAfter = 3
 	}
-	c.Router.BlockTokens = c.BlockTokens
+	c.Router.BlockTokens, c.Pool.BlockTokens = c.BlockTokens, c.BlockTokens
 	return c
 }
 
