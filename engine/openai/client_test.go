@@ -332,6 +332,28 @@ func TestConnectionIsReused(t *testing.T) {
 	require.Len(t, conns, 1)
 }
 
+// A kept connection that the engine closes as the next request comes costs
+// nothing: the request goes out again on a new one.
+func TestKeptConnectionClosedByTheEngine(t *testing.T) {
+	s := newRawServer(t, func(c net.Conn, r *bufio.Reader) {
+		req, body := readRequest(r)
+		if req == nil {
+			return
+		}
+		if len(req.Header["X-Idempotency-Key"]) > 0 || !json.Valid(body) {
+			io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+			return
+		}
+		io.WriteString(c, streamHead+frame(event(0, "a", `"stop"`))+frame(done)+lastFrame)
+		readRequest(r) // the second one is dropped with the connection
+	})
+	c := newClient(t, s.url, nil)
+	for range 4 {
+		_, err := collect(t, c, streamRequest(1))
+		require.NoError(t, err)
+	}
+}
+
 // A body that arrives in the middle of an answer that does not stream is
 // bounded, declared length or not.
 func TestBodyLimit(t *testing.T) {

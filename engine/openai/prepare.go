@@ -85,6 +85,9 @@ func (c *Client) sendHeader(req *engine.Request) http.Header {
 		}
 	}
 	h["Content-Type"] = jsonType
+	// Not sent: it lets the transport send the request again when a kept
+	// connection turns out to be closed, which a generation may be.
+	h["X-Idempotency-Key"] = nil
 	if req.Stream {
 		h["Accept"] = eventType
 	} else {

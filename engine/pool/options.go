@@ -1,0 +1,127 @@
+package pool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stator-go/stator/engine"
+	"github.com/stator-go/stator/kvindex"
+	"github.com/stator-go/stator/kvindex/block"
+	"github.com/stator-go/stator/router"
+)
+
+// Options tunes a [Pool]. The zero value, and nil, are ready for use.
+type Options struct {
+	// BlockTokens is the number of tokens of a block, as in the router and the
+	// index. 0 means 16.
+	BlockTokens int
+	// Scheme of the hashes, as in the index. Empty means block.SchemeBLAKE3.
+	Scheme block.Scheme
+	// Scope is what all requests have in common (Revision, Group). An empty Model
+	// is filled with the base model of each request; Adapter and Tenant always
+	// are.
+	Scope block.Scope
+	// MaxScopes bounds the hashers kept, one for each model, adapter and salt in
+	// use. 0 means 1024.
+	MaxScopes int
+	// Bytes hashes prompts by their bytes even where an engine has a tokeniser.
+	Bytes bool
+	// TokenizeTimeout bounds the question to a tokeniser. 0 means 5 s.
+	TokenizeTimeout time.Duration
+
+	// MaxAttempts bounds how often one request is sent, the first time included.
+	// 0 means 3.
+	MaxAttempts int
+	// RetryRatio is how many retries each request earns for the pool's budget;
+	// 0 means 0.2. RetryBurst is what the budget can hold, and starts with; 0
+	// means 256.
+	RetryRatio float64
+	RetryBurst int
+	// Backoff is the mean pause before the second retry, doubled for each further
+	// one and at most 1 s. The first retry goes to another worker at once. 0
+	// means 20 ms.
+	Backoff time.Duration
+	// Rand is the source of jitter, uniform in [0, 1). It must be safe for
+	// concurrent use. nil means math/rand/v2's Float64.
+	Rand func() float64
+
+	// Hooks observes requests. Each func may be nil and must not block.
+	Hooks Hooks
+}
+
+// Hooks observes a pool's requests. The pointers are valid during the call only.
+type Hooks struct {
+	// Picked follows each pick, of retries too.
+	Picked func(req *engine.Request, worker string, d *router.Decision)
+	// Ended is called once for each request that was picked a worker for.
+	Ended func(req *engine.Request, o *Outcome)
+}
+
+// An Outcome is how a request went, predicted beside actual.
+type Outcome struct {
+	// Worker and Slot are where it was sent last, Decision why.
+	Worker   string
+	Slot     kvindex.Slot
+	Decision *router.Decision
+	// Attempts is how often it was sent.
+	Attempts int
+	// Prompt is the number of prompt tokens, by their count or, when Bytes is
+	// set, estimated from the prompt's size.
+	Prompt int
+	Bytes  bool
+	// Cached is how many of them the engine says it had cached, -1 if unknown;
+	// Decision.Hit is what was expected.
+	Cached int
+	// Tokens is the number of output tokens.
+	Tokens int
+	// FirstToken is the time from the request's arrival in the pool to the first
+	// token passed on, 0 if there was none or the request does not stream; Total
+	// that to the end.
+	FirstToken, Total time.Duration
+	// Err is why it failed, nil if it did not.
+	Err error
+}
+
+func (o *Options) withDefaults() Options {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	c.BlockTokens = cmp.Or(c.BlockTokens, 16)
+	c.MaxScopes = cmp.Or(c.MaxScopes, 1024)
+	c.TokenizeTimeout = cmp.Or(c.TokenizeTimeout, 5*time.Second)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 3)
+	c.RetryRatio = cmp.Or(c.RetryRatio, 0.2)
+	c.RetryBurst = cmp.Or(c.RetryBurst, 256)
+	c.Backoff = cmp.Or(c.Backoff, 20*time.Millisecond)
+	return c
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{
+		{"BlockTokens", int64(o.BlockTokens)}, {"MaxScopes", int64(o.MaxScopes)}, {"MaxAttempts", int64(o.MaxAttempts)},
+		{"RetryBurst", int64(o.RetryBurst)}, {"TokenizeTimeout", int64(o.TokenizeTimeout)}, {"Backoff", int64(o.Backoff)},
+	} {
+		if f.v < 0 {
+			errs = append(errs, fmt.Errorf("pool: Options.%s is %d, must not be negative", f.name, f.v))
+		}
+	}
+	if !(o.RetryRatio >= 0 && o.RetryRatio <= 1) {
+		errs = append(errs, fmt.Errorf("pool: Options.RetryRatio is %v, must be from 0 to 1", o.RetryRatio))
+	}
+	if o.Scope.Adapter != "" || o.Scope.Tenant != "" {
+		errs = append(errs, errors.New("pool: Options.Scope must leave Adapter and Tenant empty, requests bring them"))
+	}
+	if len(errs) == 0 {
+		if _, err := block.NewHasher(o.Scope, o.BlockTokens, &block.Options{Scheme: o.Scheme}); err != nil {
+			errs = append(errs, fmt.Errorf("pool: Options: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
