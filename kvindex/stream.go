@@ -142,13 +142,14 @@ type ledger interface {
 // finish with [Stream.ReplayEnd]; live messages go on meanwhile. Call
 // [Stream.Tick] now and then, and [Stream.Reset] for news that come another way.
 // A driver that subscribes before the engine is up may replay from 0 without
-// being asked.
+// being asked. One that cannot replay must say so (NoReplay, or ReplayEnd(false)
+// each time): the stream keeps what comes for after the reply, within bounds.
 //
 // # Restarts
 //
 // An engine that restarts counts from 0 again and says nothing else. A live
 // message that goes back in the sequence is a restart when its time is later
-// than that of every message before it (or earlier than the first one, or it is
+// than that of the last message (or earlier than the first one's, or it is
 // another message 0), and a duplicate otherwise. Without times, going back is a
 // restart, except that a message which a replay had already brought, or an exact
 // repetition of the last number, is a duplicate. When in doubt the slot is
@@ -158,6 +159,19 @@ type ledger interface {
 // number above the last one (or, without times, just the last one), and one after
 // which the clock was set back into the life of the former process. Whoever
 // learns of a restart another way calls Reset.
+//
+// # Limits
+//
+// An answer may fall short of what the engine holds, never above it, where the
+// engine's news leave room for doubt:
+//
+//   - Of a hybrid model one group of full attention is indexed.
+//   - A name that stands for blocks of two scopes loses both at its remove.
+//   - Two names for one block (an engine that hashes what its events do not tell,
+//     say a salt) count as two copies of the second name, and the block goes when
+//     the first is removed.
+//   - Where engine blocks are bigger than the index's, an image is known to touch
+//     the part of the engine block up to its first token told, not how far it goes.
 //
 // # Concurrency
 //

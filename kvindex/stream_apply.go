@@ -57,9 +57,12 @@ func (st *Stream) stored(e *Event) {
 		return
 	}
 	size := st.blockSize(e)
-	if n == 0 || size == 0 || len(e.Tokens) != n*size {
+	if n == 0 || size <= 0 || size > len(e.Tokens) || len(e.Tokens) != n*size {
 		c.WrongLength += uint64(max(n, 1))
 		return
+	}
+	if e.Tier == TierGPU && st.cfg.EngineBlock == 0 { // the last of a chain may be shorter
+		st.engineBlock = max(st.engineBlock, size)
 	}
 	if st.repeated(e) {
 		c.Repeated += uint64(n)
@@ -131,9 +134,6 @@ const (
 func (st *Stream) blockSize(e *Event) int {
 	switch {
 	case e.BlockSize > 0:
-		if e.Tier == TierGPU && st.cfg.EngineBlock == 0 { // the last of a chain may be shorter
-			st.engineBlock = max(st.engineBlock, e.BlockSize)
-		}
 		return e.BlockSize
 	case e.Tier == TierGPU && st.engineBlock > 0:
 		return st.engineBlock

@@ -138,6 +138,9 @@ func (d *fuzzInput) event() Event {
 	if flags&2 == 0 {
 		e.BlockSize = size
 	}
+	if flags&2 != 0 && d.next()%8 == 0 {
+		e.BlockSize = (d.next() - 50) << (d.next() % 60)
+	}
 	if flags&4 == 0 {
 		v := uint32(d.next() % 3)
 		for i := range len(e.Hashes) * size {

@@ -11,8 +11,9 @@ type sequence struct {
 	next  uint64 // number of the message that comes next; 0 and not started is the beginning
 	seen  uint64 // one above the highest number seen on the live channel
 
-	// Times of the messages of this engine process, by the engine's clock; 0 when
-	// messages have none. fence is the newest of the process before it.
+	// Times by the engine's clock of the messages of this engine process with the
+	// lowest and the highest number; 0 when messages have none. fence is that of
+	// the last message of the process before it.
 	first, newest, fence float64
 	firstSeq             uint64
 
@@ -29,6 +30,7 @@ type sequence struct {
 const endMarker = math.MaxUint64
 
 // Apply takes a live message. The batch belongs to the caller again afterwards.
+// Its Rank is not looked at: each rank has a stream of its own.
 func (st *Stream) Apply(b *Batch) Result {
 	q := &st.seq
 	if !st.begin() {
@@ -88,7 +90,9 @@ func (st *Stream) noteTime(b *Batch) {
 	if q.first == 0 || b.Seq < q.firstSeq {
 		q.first, q.firstSeq = b.Time, b.Seq
 	}
-	q.newest = max(q.newest, b.Time)
+	if b.Seq+1 >= max(q.seen, q.next) {
+		q.newest = b.Time
+	}
 }
 
 // advance applies a message and moves the cursor behind it.

@@ -81,6 +81,23 @@ func TestStreamEndMarker(t *testing.T) {
 	require.EqualValues(t, 1, r.Counts.Malformed)
 }
 
+// TestStreamBlockSize: sizes that no memory could hold are refused, also where
+// their product wraps around.
+func TestStreamBlockSize(t *testing.T) {
+	_, st := newTestStream(t, StreamConfig{})
+	n := 3
+	wraps := math.MaxUint/uint(n) + 1 // times 3 is 3 - MaxUint%3
+	for i, size := range []int{-16, math.MinInt, math.MaxInt, int(wraps), 1 << 30} {
+		e := chainEvents(1, 1, n)[0]
+		e.BlockSize = size
+		e.Tokens = e.Tokens[:uint(n)*wraps]
+		r := st.Apply(&Batch{Seq: uint64(i), Events: []Event{e}})
+		require.Equal(t, uint64(n), r.Counts.WrongLength+r.Counts.Stored+r.Counts.Parked, size)
+		require.Zero(t, r.Counts.Stored, size)
+	}
+	require.Zero(t, st.Stats().BlockTokens)
+}
+
 // TestStreamBudget: an index that is full refuses blocks; the stream counts them
 // and goes on.
 func TestStreamBudget(t *testing.T) {
