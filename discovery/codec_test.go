@@ -101,6 +101,8 @@ func TestValidate(t *testing.T) {
 		{"endpoints.http", "https", func(w *discovery.Worker) { w.Endpoints.HTTP = "http://h:65536" }},
 		{"endpoints.http", "https", func(w *discovery.Worker) { w.Endpoints.HTTP = "http://h/?q=1" }},
 		{"endpoints.http", "https", func(w *discovery.Worker) { w.Endpoints.HTTP = "http:opaque" }},
+		{"endpoints.http", "https", func(w *discovery.Worker) { w.Endpoints.HTTP = "http://h/?" }},
+		{"endpoints.http", "https", func(w *discovery.Worker) { w.Endpoints.HTTP = "http://h/#part" }},
 		{"endpoints.events", "tcp://", func(w *discovery.Worker) { w.Endpoints.Events = "h:1" }},
 		{"endpoints.events", "tcp://", func(w *discovery.Worker) { w.Endpoints.Events = "tcp://:1" }},
 		{"endpoints.events", "tcp://", func(w *discovery.Worker) { w.Endpoints.Events = "tcp://*:1" }},

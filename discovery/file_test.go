@@ -2,7 +2,6 @@ package discovery_test
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -192,12 +191,16 @@ func TestFileOptions(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestFileEndsAtOnce(t *testing.T) {
-	src, err := discovery.File(filepath.Join(t.TempDir(), "none"), nil)
+func TestEndedContext(t *testing.T) {
+	file, err := discovery.File(filepath.Join(t.TempDir(), "none"), nil)
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("over"))
-	for u := range src.Watch(ctx) {
-		t.Fatalf("update %+v after the end", u)
+	static, err := discovery.Static()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, src := range []discovery.Source{file, static} {
+		for u := range src.Watch(ctx) {
+			t.Errorf("%T: update %+v after the end", src, u)
+		}
 	}
 }

@@ -254,6 +254,24 @@ func TestHostileMediaDoNotPanic(t *testing.T) {
 	}
 }
 
+// An item that is longer than numbers go reaches to the end.
+func TestEndlessMedia(t *testing.T) {
+	h := newHasher(t, block.Scope{}, 16)
+	require.Equal(t,
+		h.AppendHashes(nil, seq(64), []block.Media{{ID: "x", Offset: 20, Length: 1000}}),
+		h.AppendHashes(nil, seq(64), []block.Media{{ID: "x", Offset: 20, Length: math.MaxInt}}))
+}
+
+// Without a parent the number that stands in its place means nothing.
+func TestNoParent(t *testing.T) {
+	for _, scheme := range []block.Scheme{block.SchemeBLAKE3, block.SchemeDynamo} {
+		h, err := block.NewHasher(block.Scope{}, 4, &block.Options{Scheme: scheme})
+		require.NoError(t, err)
+		require.Equal(t, h.AppendHashes(nil, seq(8), nil), h.Extend(nil, 99, false, seq(8), nil))
+		require.NotEqual(t, h.AppendHashes(nil, seq(8), nil), h.Extend(nil, 99, true, seq(8), nil))
+	}
+}
+
 func TestConcurrentUse(t *testing.T) {
 	h := newHasher(t, block.Scope{Model: "m"}, 300)
 	tokens, media := seq(1500), []block.Media{{ID: "a", Offset: 100, Length: 900}}
