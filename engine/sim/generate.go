@@ -43,11 +43,14 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 		s.answerNothing(w, c)
 		return
 	}
-	if err := s.submit(c); err != nil {
-		if errors.Is(err, ErrTooLong) {
-			writeError(w, badRequest("", "%s", err))
-			return
-		}
+	switch err := s.submit(c); {
+	case errors.Is(err, ErrTooLong):
+		writeError(w, badRequest("", "%s", err))
+		return
+	case errors.Is(err, errBusy):
+		writeError(w, &apiError{503, "ServiceUnavailableError", err.Error(), ""})
+		return
+	case err != nil:
 		panic(http.ErrAbortHandler) // closed meanwhile: the connection just ends
 	}
 	// Whatever happens to the client ends the sequences with it.
@@ -109,8 +112,8 @@ func newID() string {
 }
 
 // collect takes the tokens that came and calls each for every choice that has
-// news, until all choices have ended. It is false when the client or the server
-// went away.
+// news, until all choices have ended. It is false when the client went away, who
+// gets not one more byte: the caller aborts the connection.
 func (s *Server) collect(r *http.Request, c *call, each func(q *sequence, ids []uint32, finish string), flush func() error) bool {
 	for open := len(c.seqs); open > 0; {
 		select {
@@ -140,7 +143,7 @@ func (s *Server) collect(r *http.Request, c *call, each func(q *sequence, ids []
 	return true
 }
 
-// next feeds one token to a choice, and ends its sequence if that ended it.
+// feed gives one token to a choice, and ends its sequence if that ended it.
 func (s *Server) feed(c *call, q *sequence, id uint32) {
 	if q.choice.feed(s.tok, c.ask, id) {
 		s.finish(c, finishStop, func(x *sequence) bool { return x == q })
@@ -156,9 +159,10 @@ func (s *Server) wholeAnswer(w http.ResponseWriter, r *http.Request, c *call) {
 		}
 		q.choice.finish = finish
 	}, func() error { return nil })
-	if ok {
-		s.writeWhole(w, c)
+	if !ok {
+		panic(http.ErrAbortHandler)
 	}
+	s.writeWhole(w, c)
 }
 
 // writeWhole writes an answer that is not streamed.
@@ -246,7 +250,9 @@ func (s *Server) streamAnswer(w http.ResponseWriter, r *http.Request, c *call) {
 		b = b[:0]
 		return errors.Join(err, rc.Flush())
 	})
-	_ = ok // nothing is left to be said to a client that went away
+	if !ok {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // appendEnd appends usage, if asked for, and the end of the stream.

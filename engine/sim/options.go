@@ -57,6 +57,9 @@ type Options struct {
 	// NoRender answers render requests with 403, as a vLLM without
 	// --enable-scale-out does.
 	NoRender bool
+	// MaxRequests bounds the requests in the server, running or waiting; more are
+	// answered with 503. 0 means 16,384.
+	MaxRequests int
 	// MaxBody bounds request bodies in bytes. 0 means 64 MiB.
 	MaxBody int64
 }
@@ -94,6 +97,9 @@ func (o *Options) withDefaults() Options {
 	if v.BufferBytes == 0 {
 		v.BufferBytes = 64 << 20
 	}
+	if v.MaxRequests == 0 {
+		v.MaxRequests = 16_384
+	}
 	if v.MaxBody == 0 {
 		v.MaxBody = 64 << 20
 	}
@@ -116,8 +122,8 @@ func (o *Options) validate() error {
 	if o.BufferSteps < 1 || o.BufferBytes < 1 {
 		bad("BufferSteps and BufferBytes are %d and %d, want at least 1", o.BufferSteps, o.BufferBytes)
 	}
-	if o.MaxBody < 1 {
-		bad("MaxBody is %d, want at least 1", o.MaxBody)
+	if o.MaxBody < 1 || o.MaxRequests < 1 {
+		bad("MaxBody and MaxRequests are %d and %d, want at least 1", o.MaxBody, o.MaxRequests)
 	}
 	seen := map[string]bool{o.Model: true}
 	for _, a := range o.Adapters {

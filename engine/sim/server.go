@@ -18,6 +18,9 @@ import (
 // ErrClosed is returned for requests that come when the server has ended.
 var ErrClosed = errors.New("sim: server closed")
 
+// errBusy: Options.MaxRequests are in the server.
+var errBusy = errors.New("sim: too many requests")
+
 // A Server is a simulated engine behind the wire forms of vLLM 0.32: OpenAI
 // HTTP, KV events by ZeroMQ with replay, Prometheus text. Its habits are those
 // of the real one as far as clients can see them; the time of every step is the
@@ -48,7 +51,8 @@ type Server struct {
 	idle     chan struct{} // closed when draining and no call is left
 }
 
-// NewServer opens the listeners that the options do not bring and starts.
+// NewServer opens the listeners that the options do not bring and starts. After
+// an error the options' own listeners are still open.
 func NewServer(opts *Options) (*Server, error) {
 	o := opts.withDefaults()
 	if err := o.validate(); err != nil {
@@ -221,6 +225,9 @@ func (s *Server) submit(c *call) error {
 	defer s.mu.Unlock()
 	if s.closed || s.draining {
 		return ErrClosed
+	}
+	if len(s.calls) >= s.opts.MaxRequests {
+		return errBusy
 	}
 	s.advance()
 	for i := range c.seqs {

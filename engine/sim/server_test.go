@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -70,6 +71,41 @@ func TestDisconnectAborts(t *testing.T) {
 			require.Less(t, st.OutputTokens, uint64(100))
 		})
 	}
+}
+
+// A client that closes its sending half has left: not one byte of an answer.
+func TestHalfCloseAborts(t *testing.T) {
+	s, err := NewServer(&Options{Config: recordedEngine(), MaxModelLen: 1024, Speed: 1e-3})
+	require.NoError(t, err)
+	defer s.Close()
+	nc, err := net.Dial("tcp", s.opts.HTTP.Addr().String())
+	require.NoError(t, err)
+	defer nc.Close()
+	body := `{"prompt":[1,2,3]}`
+	_, err = fmt.Fprintf(nc, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	require.NoError(t, err)
+	for s.Stats().Running == 0 {
+		time.Sleep(time.Millisecond) // it is on its way
+	}
+	require.NoError(t, nc.(*net.TCPConn).CloseWrite())
+	rest, err := io.ReadAll(nc)
+	require.NoError(t, err)
+	require.Empty(t, rest)
+	require.Equal(t, uint64(1), s.Stats().Cancelled)
+}
+
+func TestRequestsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memoryRig(t, Options{Config: recordedEngine(), MaxModelLen: 1024, MaxRequests: 1})
+		defer r.close()
+		resp, _ := r.open(t, t.Context(), "", endless)
+		code, _ := r.post(t, "/v1/completions", nil, map[string]any{"prompt": "a"})
+		require.Equal(t, 503, code)
+		_, err := io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		r.complete(t, map[string]any{"prompt": "a"})
+	})
 }
 
 func TestAbortEndpoint(t *testing.T) {
@@ -368,7 +404,7 @@ func TestReplayRing(t *testing.T) {
 func TestOptionsFaultsAreAllListed(t *testing.T) {
 	_, err := NewServer(&Options{Speed: -1, MaxModelLen: 1 << 30, DefaultMaxTokens: -1, BufferSteps: -1, MaxBody: -1,
 		Adapters: []Adapter{{Name: "sim"}}, NoEvents: true, Replay: newPipes("x")})
-	for _, want := range []string{"Speed", "MaxModelLen", "DefaultMaxTokens", "BufferSteps", "MaxBody", `"sim"`, "NoEvents"} {
+	for _, want := range []string{"Speed", "MaxModelLen", "DefaultMaxTokens", "BufferSteps", "MaxBody", "MaxRequests", `"sim"`, "NoEvents"} {
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -218,7 +218,7 @@ func (r *rig) post(t *testing.T, path string, header http.Header, body any) (int
 	return resp.StatusCode, answer
 }
 
-// replaySends does what the recording says, over the wire.
+// replayRequests does what the recording says, over the wire.
 func (r *rig) replayRequests(t *testing.T, reqs []recorded) {
 	for _, q := range reqs {
 		if q.Reset {
@@ -409,5 +409,35 @@ func TestConcurrentMessagesAsRecorded(t *testing.T) {
 		require.True(t, r.Reset())
 		r.replayRequests(t, reqs)
 		require.Equal(t, want, r.messages(t, len(want)))
+	})
+}
+
+// Six sequences that outgrow the memory together: who is preempted when, and
+// which blocks go for whom, is as recorded for as long as the recording lasts.
+func TestPreemptionMessagesAsRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, want := recording(t, "09-preemption")
+		r := memoryRig(t, Options{Config: recordedEngine(), MaxModelLen: 1024})
+		defer r.close()
+		require.True(t, r.Reset())
+		var wg sync.WaitGroup
+		answers := make([]completion, 6)
+		for i := range answers {
+			wg.Go(func() {
+				answers[i] = r.complete(t, map[string]any{"prompt": seqTokens(1000*(i+1), 300), "max_tokens": 600, "ignore_eos": true})
+			})
+		}
+		wg.Wait()
+		require.NotZero(t, r.Stats().Preemptions)
+		for _, a := range answers {
+			require.Equal(t, 600, a.Usage.Completion)
+			require.Zero(t, a.Usage.Details.Cached, "what was recomputed after a preemption is no hit")
+		}
+		norm := &normaliser{map[uint64]int{}}
+		for i, line := range want {
+			f, err := r.sub.ReadMessage(nil)
+			require.NoError(t, err)
+			require.Equal(t, line, norm.message(t, f[2]), "message %d", i)
+		}
 	})
 }
