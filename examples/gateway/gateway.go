@@ -28,6 +28,10 @@ const (
 	seed         = 1                // of the spreading of ties
 )
 
+// maxLate is the share of the mean time to first token that the playing
+// client's own lateness may make up before a warning.
+const maxLate = 0.05
+
 // A gateway is one run of the program.
 type gateway struct {
 	*config
@@ -216,8 +220,10 @@ func (g *gateway) one(ctx context.Context, s *stack, policy string, index, of in
 	}
 	samples := make([]report.Sample, len(out))
 	var failure error
+	var late time.Duration
 	for i := range out {
 		samples[i] = out[i].Sample
+		late += out[i].Late / time.Duration(len(out))
 		if failure == nil {
 			failure = out[i].Err
 		}
@@ -226,6 +232,9 @@ func (g *gateway) one(ctx context.Context, s *stack, policy string, index, of in
 		fmt.Fprintf(g.stderr, "%s: first failure: %v\n", policy, failure)
 	}
 	row := report.Summarise(samples)
+	if ms := late.Seconds() * 1e3; ms > maxLate*row.TTFT.Mean {
+		fmt.Fprintf(g.stderr, "%s: this machine is too busy: requests were sent %.0f ms late on average, which is in their TTFT; try a lower -speed\n", policy, ms)
+	}
 	row.Policy, row.Workers, row.Load = policy, s.up(), g.load()
 	own := g.page.Own().Seconds() * 1e3 * g.scale()
 	row.Overhead = &own

@@ -39,7 +39,7 @@ func (w *watch) end(req *engine.Request, res *openai.Result) {
 // picked is the pool's hook: it puts the decision on the page.
 func (w *watch) picked(req *engine.Request, worker string, d *router.Decision) {
 	if r, ok := w.open.Load(req); ok {
-		r.(*page.Request).Sent(worker)
+		r.(*page.Request).Sent(worker, d.Tokens)
 	}
 	p := page.Decision{
 		Worker: worker, Tokens: d.Tokens, Reused: d.Hit, Total: d.Cost.Total,

@@ -20,6 +20,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"time"
 
 	"github.com/stator-go/stator/kvindex"
 	"github.com/stator-go/stator/kvindex/block"
@@ -55,6 +56,9 @@ func newGateway(backends []string) (*gateway, error) {
 		return nil, err
 	}
 	g := &gateway{hasher, index, r, map[kvindex.Slot]*httputil.ReverseProxy{}}
+	// No proxy from the environment, and idle connections dropped before vLLM
+	// does it after 5 s.
+	transport := &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 4 * time.Second}
 	var workers []router.Worker
 	for _, b := range backends {
 		u, err := url.Parse(b)
@@ -64,6 +68,7 @@ func newGateway(backends []string) (*gateway, error) {
 		slot := index.Attach(b, 0)
 		workers = append(workers, router.Worker{Slot: slot, Name: b})
 		g.proxies[slot] = &httputil.ReverseProxy{
+			Transport:     transport,
 			Rewrite:       func(pr *httputil.ProxyRequest) { pr.SetURL(u); pr.SetXForwarded() },
 			FlushInterval: -1, // each piece of a stream at once
 			ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {

@@ -42,7 +42,10 @@ type Options struct {
 // An Outcome is how one request went.
 type Outcome struct {
 	report.Sample
-	Err error // nil if the request was answered in full
+	// Late is how long after its time the request was sent: it is part of TTFT,
+	// and the fault of the machine that plays, not of the server.
+	Late time.Duration
+	Err  error // nil if the request was answered in full
 }
 
 // Play plays the trace and returns an outcome for each request, in their
@@ -145,6 +148,8 @@ func (p *player) one(ctx context.Context, i int, r *trace.Request, due time.Time
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Request-Id", fmt.Sprintf("trace-%05d", i+1))
+	scale := func(d time.Duration) time.Duration { return time.Duration(float64(d) * p.o.Scale) }
+	out.Late = scale(time.Since(due))
 	resp, err := p.client.Do(req)
 	if err != nil {
 		return fail(err)
@@ -164,7 +169,6 @@ func (p *player) one(ctx context.Context, i int, r *trace.Request, due time.Time
 	if rd.completion != r.Output {
 		return fail(fmt.Errorf("answered %d of %d tokens", rd.completion, r.Output))
 	}
-	scale := func(d time.Duration) time.Duration { return time.Duration(float64(d) * p.o.Scale) }
 	out.TTFT = scale(rd.first.Sub(due))
 	if r.Output > 1 {
 		out.ITL, out.HasITL = scale(rd.last.Sub(rd.first))/time.Duration(r.Output-1), true

@@ -147,7 +147,8 @@ func TestPlay(t *testing.T) {
 		require.Equal(t, 700, o.Prompt)
 		require.Equal(t, 512, o.Cached)
 		require.Equal(t, time.Duration(700), o.Cold)
-		require.Positive(t, o.TTFT)
+		require.Positive(t, o.Late)
+		require.Greater(t, o.TTFT, o.Late)
 		require.Equal(t, i == 0, o.HasITL)
 	}
 	require.True(t, out[2].Failed)

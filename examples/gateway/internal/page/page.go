@@ -165,10 +165,11 @@ func (p *Page) Begin(id string, start time.Time, prompt int, tl *engine.Timeline
 	return r
 }
 
-// Sent says which worker the request went to; the last one counts.
-func (r *Request) Sent(worker string) {
+// Sent says which worker the request went to, the last one counting, and how
+// many tokens its prompt has.
+func (r *Request) Sent(worker string, prompt int) {
 	r.p.mu.Lock()
-	r.worker = worker
+	r.worker, r.prompt = worker, prompt
 	r.p.mu.Unlock()
 }
 
