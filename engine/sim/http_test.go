@@ -186,3 +186,72 @@ func errorOf(t *testing.T, body string) any {
 	require.NoError(t, json.Unmarshal([]byte(body), &e))
 	return e
 }
+
+// Faulty bodies are refused with the field named; nothing reaches the engine.
+func TestRefusals(t *testing.T) {
+	r := newRig(t, &Options{Config: recordedEngine(), Speed: 50, MaxModelLen: 1024, MaxBody: 1 << 16}, nil)
+	defer r.close()
+	for _, c := range []struct {
+		path, body string
+		status     int
+		param      string
+	}{
+		{"/v1/completions", `[]`, 400, "body.0"},
+		{"/v1/completions", `{"prompt":"a",}`, 400, "body.14"},
+		{"/v1/completions", `{}`, 400, "prompt"},
+		{"/v1/completions", `{"prompt":null}`, 400, "prompt"},
+		{"/v1/completions", `{"prompt":7}`, 400, "prompt"},
+		{"/v1/completions", `{"prompt":[]}`, 400, "prompt"},
+		{"/v1/completions", `{"prompt":["a",""]}`, 400, "prompt"},
+		{"/v1/completions", `{"prompt":["a",[1]]}`, 400, "body.prompt"},
+		{"/v1/completions", `{"prompt":[[1],"a"]}`, 400, "body.prompt"},
+		{"/v1/completions", `{"prompt":[1,-1]}`, 400, "body.prompt"},
+		{"/v1/completions", `{"prompt":[1,1.5]}`, 400, "body.prompt"},
+		{"/v1/completions", `{"prompt":[2147483648]}`, 400, ""},
+		{"/v1/completions", `{"prompt":"a","n":5000}`, 400, ""},
+		{"/v1/completions", `{"prompt":["a","a","a","a","a"],"n":1000}`, 400, "prompt"},
+		{"/v1/completions", `{"prompt":"a","n":"2"}`, 400, "body.n"},
+		{"/v1/completions", `{"prompt":"a","max_tokens":0}`, 400, "max_tokens"},
+		{"/v1/completions", `{"prompt":"a","max_tokens":1e3}`, 400, "body.max_tokens"},
+		{"/v1/completions", `{"prompt":"a","stream":1}`, 400, "body.stream"},
+		{"/v1/completions", `{"prompt":"a","stream":true,"stream_options":7}`, 400, "body.stream_options"},
+		{"/v1/completions", `{"prompt":"a","stream":true,"stream_interval":0}`, 400, "stream_interval"},
+		{"/v1/completions", `{"prompt":"a","stop":[""]}`, 400, "stop"},
+		{"/v1/completions", `{"prompt":"a","stop":[1]}`, 400, "body.stop"},
+		{"/v1/completions", `{"prompt":"a","stop":{}}`, 400, "body.stop"},
+		{"/v1/completions", `{"prompt":"a","stop_token_ids":["x"]}`, 400, "body.stop_token_ids"},
+		{"/v1/completions", `{"prompt":"a","temperature":"hot"}`, 400, "body.temperature"},
+		{"/v1/completions", `{"prompt":"a","cache_salt":1}`, 400, "body.cache_salt"},
+		{"/v1/completions", `{"prompt":"a","vllm_xargs":[]}`, 400, "body.vllm_xargs"},
+		{"/v1/completions", `{"prompt":"a","priority":0.5}`, 400, "body.priority"},
+		{"/v1/completions", `{"prompt":"a","model":7}`, 400, "body.model"},
+		{"/v1/completions", `{"prompt":"` + strings.Repeat("a", 1<<16) + `"}`, 413, ""},
+		{"/v1/chat/completions", `{"messages":7}`, 400, "body.messages"},
+		{"/v1/chat/completions", `{"messages":[{"content":"a"}]}`, 400, "body.messages"},
+		{"/tokenize", `{"prompt":`, 400, "body.10"},
+		{"/tokenize", ``, 400, "body"},
+		{"/detokenize", `{}`, 400, "body.tokens"},
+		{"/detokenize", `{"tokens":["a"]}`, 400, "body.tokens"},
+		{"/inference/v1/abort_requests", `{"request_ids":`, 400, "body.15"},
+	} {
+		code, answer := r.post(t, c.path, nil, []byte(c.body))
+		require.Equal(t, c.status, code, "%s: %s", c.body[:min(99, len(c.body))], answer)
+		var e struct {
+			Error struct {
+				Message, Type string
+				Param         *string
+				Code          int
+			}
+		}
+		require.NoError(t, json.Unmarshal(answer, &e), "%s", answer)
+		require.Equal(t, c.status, e.Error.Code)
+		require.NotEmpty(t, e.Error.Message)
+		if c.param == "" {
+			require.Nil(t, e.Error.Param)
+		} else {
+			require.NotNil(t, e.Error.Param, "%s", answer)
+			require.Equal(t, c.param, *e.Error.Param, "%s", answer)
+		}
+	}
+	require.Zero(t, r.Stats().Steps)
+}
