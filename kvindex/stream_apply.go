@@ -461,8 +461,8 @@ func (st *Stream) drop(t Tier, names []uint64) {
 			st.dropUnit(u, t)
 			continue
 		}
-		if st.alias.n > 0 {
-			st.dropAliases(t, name)
+		if st.alias.n > 0 && st.dropAliases(t, name) && !st.ix.holdsNamed(st.slot, t, name) {
+			continue
 		}
 		if st.orph.first != nil && !st.ix.holdsNamed(st.slot, t, name) && st.orph.remove(t, name) {
 			st.res.Counts.Unparked++
@@ -475,17 +475,19 @@ func (st *Stream) drop(t Tier, names []uint64) {
 }
 
 // dropAliases takes the blocks of other scopes that share an engine hash out of
-// a tier.
-func (st *Stream) dropAliases(t Tier, name uint64) {
+// a tier, and says whether there were any.
+func (st *Stream) dropAliases(t Tier, name uint64) (found bool) {
 	for _, made := range slices.Clone(st.alias.of[name]) {
 		st.copies.drop(t, made)
 		if st.ix.removeNamed(st.slot, t, []uint64{made}) == 0 {
 			st.res.Counts.Removed++
+			found = true
 		}
 		if !st.holdsAny(made) {
 			st.alias.drop(name, made)
 		}
 	}
+	return found
 }
 
 func (st *Stream) dropHeld(t Tier, names []uint64) {

@@ -64,7 +64,7 @@ func (st *Stream) usable(e *Event) bool {
 	if g.indexed < 0 && e.Kind == EventStored {
 		g.indexed = e.Group
 	}
-	if g.indexed != e.Group {
+	if g.indexed >= 0 && g.indexed != e.Group {
 		st.res.Counts.OtherGroup += n
 		return false
 	}

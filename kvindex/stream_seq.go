@@ -268,10 +268,13 @@ func (st *Stream) back(b *Batch) {
 		st.firstContact(b)
 	case q.state == StreamGap && b.Seq >= q.next && !st.buf.has(b.Seq):
 		// A missing message that comes late, on a channel that does not keep order.
-		if st.buf.push(b) && b.Seq == q.next {
-			st.drain()
-			st.settle()
+		if b.Seq != q.next {
+			st.buf.push(b) // or else the replay brings it
+			return
 		}
+		st.advance(b)
+		st.drain()
+		st.settle()
 	default:
 		st.res.Counts.Duplicates++
 		q.seen = max(q.seen, b.Seq+1)
