@@ -160,6 +160,8 @@ func TestPlaysAndServes(t *testing.T) {
 	require.Positive(t, s.Decisions[0].Total)
 	trip := s.Requests[0]
 	require.NotEmpty(t, trip.Worker)
+	require.NotNil(t, trip.Predicted)
+	require.Equal(t, trip.Cached, trip.Predicted)
 	require.NotNil(t, trip.TTFT)
 	classes := map[string]bool{}
 	for _, span := range trip.Spans {

@@ -59,7 +59,7 @@ func (g *gateway) newStack(policy string) (*stack, error) {
 	if s.fleet, err = fleet.New(opts); err != nil {
 		return nil, err
 	}
-	w.next = s.fleet.Engine()
+	w.next, w.predict = s.fleet.Engine(), s.fleet.Predict
 	if s.handler, err = openai.NewHandler(w, &openai.ServerOptions{Models: s.fleet.Engine().Models, Hooks: openai.ServerHooks{Start: w.start, End: w.end}}); err != nil {
 		return nil, err
 	}

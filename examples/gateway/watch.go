@@ -18,7 +18,9 @@ import (
 type watch struct {
 	page *page.Page
 	next *pool.Pool
-	open sync.Map // *engine.Request to *page.Request, of requests at work
+	// predict is the number of cached tokens to expect of a decision.
+	predict func(*router.Decision) int
+	open    sync.Map // *engine.Request to *page.Request, of requests at work
 }
 
 // start and end are the handler's hooks.
@@ -39,7 +41,7 @@ func (w *watch) end(req *engine.Request, res *openai.Result) {
 // picked is the pool's hook: it puts the decision on the page.
 func (w *watch) picked(req *engine.Request, worker string, d *router.Decision) {
 	if r, ok := w.open.Load(req); ok {
-		r.(*page.Request).Sent(worker, d.Tokens)
+		r.(*page.Request).Sent(worker, d.Tokens, w.predict(d))
 	}
 	p := page.Decision{
 		Worker: worker, Tokens: d.Tokens, Reused: d.Hit, Total: d.Cost.Total,

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stator-go/stator/discovery"
@@ -28,8 +29,9 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	members map[string]*member
-	change  chan struct{} // closed and replaced when the list of those up changes
-	order   sync.Mutex    // serialises updates of the router's list
+	change  chan struct{}                        // closed and replaced when the list of those up changes
+	order   sync.Mutex                           // serialises updates of the router's list
+	sizes   atomic.Pointer[map[kvindex.Slot]int] // tokens of an engine block
 }
 
 // New makes a fleet without workers. Errors list every fault of the options.
@@ -47,6 +49,7 @@ func New(opts *Options) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{opts: o, index: index, router: r, members: map[string]*member{}, change: make(chan struct{})}
+	f.sizes.Store(&map[kvindex.Slot]int{})
 	if f.pool, err = pool.New(r, &o.Pool); err != nil {
 		return nil, err
 	}
@@ -167,6 +170,7 @@ func (f *Fleet) update() {
 	f.mu.Lock()
 	var list []pool.Worker
 	var models []engine.Model
+	sizes := map[kvindex.Slot]int{}
 	for _, name := range slices.Sorted(maps.Keys(f.members)) {
 		m := f.members[name]
 		if !m.up {
@@ -180,6 +184,7 @@ func (f *Fleet) update() {
 			case discovery.RoleDecode:
 				role = router.RoleDecode
 			}
+			sizes[r.slot] = r.block
 			list = append(list, pool.Worker{
 				Worker: router.Worker{Slot: r.slot, Name: name, Role: role, KVBlocks: r.kvBlocks, Draining: m.info.Draining},
 				Engine: m.worker, Ranks: len(m.ranks), Rank: r.rank,
@@ -190,9 +195,23 @@ func (f *Fleet) update() {
 	close(f.change)
 	f.change = make(chan struct{})
 	f.mu.Unlock()
+	f.sizes.Store(&sizes)
 	f.pool.SetModels(models)
 	// Slots come from the index, one each, so the list cannot be inconsistent.
 	_ = f.pool.Set(list)
+}
+
+// Predict is the number of cached tokens that an engine that works on nothing
+// else should report for a request that was picked so: what the index has for
+// it, without the prompt's last token, which is always computed, in whole blocks
+// of the engine.
+func (f *Fleet) Predict(d *router.Decision) int {
+	n := 0
+	for _, blocks := range d.Reused {
+		n += blocks * f.opts.BlockTokens
+	}
+	size := max(1, (*f.sizes.Load())[d.Slot])
+	return max(0, min(n, d.Tokens-1)) / size * size
 }
 
 // Wait returns when at least n workers are up.

@@ -313,6 +313,26 @@ func TestOptions(t *testing.T) {
 	require.ErrorContains(t, err, "Options.BlockTokens is -1")
 }
 
+// The last token is always computed, and an engine counts whole blocks of its
+// own size.
+func TestPredict(t *testing.T) {
+	f, err := New(nil)
+	require.NoError(t, err)
+	small, large := kvindex.MakeSlot(1, 1), kvindex.MakeSlot(2, 1)
+	f.sizes.Store(&map[kvindex.Slot]int{small: 16, large: 32})
+	for _, c := range []struct {
+		slot                   kvindex.Slot
+		gpu, cpu, tokens, want int
+	}{
+		{small, 0, 0, 100, 0}, {small, 4, 0, 100, 64}, {small, 4, 2, 100, 96}, {small, 6, 0, 96, 80}, {small, 6, 0, 97, 96},
+		{large, 5, 0, 100, 64}, {large, 4, 0, 64, 32}, {large, 1, 0, 100, 0}, {small, 0, 0, 0, 0},
+		{kvindex.MakeSlot(9, 9), 4, 0, 64, 63}, // a size that is not known
+	} {
+		d := &router.Decision{Slot: c.slot, Tokens: c.tokens, Reused: [kvindex.Tiers]int{c.gpu, c.cpu}}
+		require.Equal(t, c.want, f.Predict(d), "%+v", c)
+	}
+}
+
 func TestMerge(t *testing.T) {
 	require.Equal(t, engine.Load{}, merge(nil))
 	got := merge([]engine.Load{

@@ -41,6 +41,7 @@ type rank struct {
 	rank     int
 	sub      *vllm.Subscriber // nil without events
 	kvBlocks int              // in index blocks
+	block    int              // tokens of an engine block, 0 = not known
 	load     engine.Load
 	state    atomic.Int32 // kvindex.StreamState
 }
@@ -119,7 +120,7 @@ func (m *member) attach(ctx context.Context, wg *sync.WaitGroup, probe *vllm.Pro
 		if probe.BlockSize > 0 {
 			size, blocks = probe.BlockSize, probe.KVBlocks
 		}
-		r.kvBlocks = size * blocks / m.f.opts.BlockTokens
+		r.block, r.kvBlocks = size, size*blocks/m.f.opts.BlockTokens
 		ranks = append(ranks, r)
 		if i >= len(sources) {
 			continue

@@ -147,6 +147,7 @@ type Request struct {
 
 	// Guarded by p.mu.
 	worker      string
+	predicted   int // -1 = not sent yet
 	first, last time.Time
 	end         time.Time
 	cached      int
@@ -157,7 +158,7 @@ type Request struct {
 // Begin records a request that arrived at start. Its timeline is read while it
 // runs.
 func (p *Page) Begin(id string, start time.Time, prompt int, tl *engine.Timeline) *Request {
-	r := &Request{p: p, id: id, start: start, timeline: tl, prompt: prompt, cached: -1}
+	r := &Request{p: p, id: id, start: start, timeline: tl, prompt: prompt, predicted: -1, cached: -1}
 	p.mu.Lock()
 	p.totals.Active++
 	p.trips.put(r)
@@ -165,11 +166,12 @@ func (p *Page) Begin(id string, start time.Time, prompt int, tl *engine.Timeline
 	return r
 }
 
-// Sent says which worker the request went to, the last one counting, and how
-// many tokens its prompt has.
-func (r *Request) Sent(worker string, prompt int) {
+// Sent says which worker the request went to, the last one counting, how many
+// tokens its prompt has and how many of them the engine is expected to report as
+// cached.
+func (r *Request) Sent(worker string, prompt, predicted int) {
 	r.p.mu.Lock()
-	r.worker, r.prompt = worker, prompt
+	r.worker, r.prompt, r.predicted = worker, prompt, predicted
 	r.p.mu.Unlock()
 }
 
@@ -315,8 +317,11 @@ func (r *Request) trip(now time.Time) Trip {
 		spans = spans[:min(len(spans), maxSpans)]
 	}
 	t.Total = p.secs(end.Sub(r.start))
-	if r.cached >= 0 {
-		t.Cached = &r.cached
+	if n := r.predicted; n >= 0 {
+		t.Predicted = &n
+	}
+	if n := r.cached; n >= 0 {
+		t.Cached = &n
 	}
 	if !r.first.IsZero() {
 		v := p.secs(r.first.Sub(r.start))

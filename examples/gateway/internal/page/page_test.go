@@ -68,7 +68,7 @@ func demoPage(n, workers int) (*Page, *clock) {
 		total := cost.Queue + cost.Prefill + cost.Load + cost.Decode + cost.Memory + cost.Price
 		next := total * (1 + rng.Float64())
 		p.Decide(Decision{Worker: worker, Tokens: in, Reused: in / 16 / (1 + rng.IntN(4)) * 16, Cost: cost, Total: total, Next: &next})
-		r.Sent(worker, in)
+		r.Sent(worker, in, in/3)
 		c.advance(wait + pre + time.Millisecond)
 		tl.Add("upstream", engine.Compute, at.Add(time.Millisecond), c.now)
 		if i%17 == 16 {
@@ -188,7 +188,7 @@ func TestTripInTraceTime(t *testing.T) {
 	require.Nil(t, live.Cached)
 	require.Equal(t, []Span{{"pick", "control", 0, .2, false}, {"engine", "compute", .2, 2.2, true}}, rounded(live.Spans))
 
-	r.Sent("w", 100)
+	r.Sent("w", 100, 48)
 	r.Tokens(1)
 	c.advance(100 * time.Millisecond)
 	r.Tokens(4)
@@ -200,6 +200,7 @@ func TestTripInTraceTime(t *testing.T) {
 	require.InDelta(t, 2.2, *trip.TTFT, 1e-9)
 	require.InDelta(t, 4.2, trip.Total, 1e-9)
 	require.Equal(t, "w", trip.Worker)
+	require.Equal(t, 48, *trip.Predicted)
 	require.Equal(t, 64, *trip.Cached)
 	require.Equal(t, []Span{{"pick", "control", 0, .2, false}, {"engine", "compute", .2, 2.2, false}, {"decode", "compute", 2.2, 4.2, false}}, rounded(trip.Spans))
 	require.Equal(t, 1, s.Totals.Requests)

@@ -108,17 +108,20 @@ type Decision struct {
 
 // A Trip is one request's way through the gateway and the engine.
 type Trip struct {
-	ID     string   `json:"id"`
-	At     float64  `json:"at"`
-	Worker string   `json:"worker"`
-	Prompt int      `json:"prompt"`
-	Cached *int     `json:"cached"`
-	Output int      `json:"output"`
-	TTFT   *float64 `json:"ttft"`
-	Total  float64  `json:"total"` // so far, while Live
-	Live   bool     `json:"live"`
-	Error  string   `json:"error,omitempty"`
-	Spans  []Span   `json:"spans"`
+	ID     string  `json:"id"`
+	At     float64 `json:"at"`
+	Worker string  `json:"worker"`
+	Prompt int     `json:"prompt"`
+	// Predicted is the number of prompt tokens that the index expected the engine
+	// to have cached, Cached what the engine then reported.
+	Predicted *int     `json:"predicted"`
+	Cached    *int     `json:"cached"`
+	Output    int      `json:"output"`
+	TTFT      *float64 `json:"ttft"`
+	Total     float64  `json:"total"` // so far, while Live
+	Live      bool     `json:"live"`
+	Error     string   `json:"error,omitempty"`
+	Spans     []Span   `json:"spans"`
 }
 
 // A Span is a named piece of a trip, counted from the trip's start.
