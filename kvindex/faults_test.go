@@ -432,6 +432,51 @@ func TestRemovalWithoutMemory(t *testing.T) {
 	require.NotZero(t, x.Stats().Forgotten)
 }
 
+// A slot may remember the map of a slot that is gone and swept.
+func TestMapOfAnotherEnds(t *testing.T) {
+	x := newIndex(t, nil)
+	s := x.Attach("s", 0)
+	c := chainOf(1, 8)
+	for i := range 3 * maxOthers {
+		u := x.Attach("u", i)
+		require.NoError(t, x.Store(u, TierGPU, 0, c))
+		require.NoError(t, x.Store(s, TierGPU, 0, c))
+		require.Zero(t, x.Stats().SideNames, "ended maps count")
+		x.Remove(s, TierGPU, c)
+		x.Detach(u)
+		x.Sweep()
+		x.Remove(s, TierGPU, c) // unknown, and looked for everywhere
+	}
+	require.Equal(t, uint64(3*maxOthers*8), x.Stats().UnknownRemovals)
+	require.LessOrEqual(t, len(x.slot(s).others), maxOthers)
+	require.NoError(t, x.check())
+}
+
+// A slot that shares blocks with more slots than it looks up keeps their names
+// itself.
+func TestMoreSharersThanMaps(t *testing.T) {
+	x := newIndex(t, nil)
+	idle := x.Bytes()
+	m := &treeModel{x: x}
+	m.attach(2*maxOthers, "n")
+	var o Overlap
+	for i := range m.slots {
+		c := chainOf(uint64(i), 6)
+		require.NoError(t, m.store(i, TierGPU, c, 0, 6))
+		require.NoError(t, m.store(0, TierCPU, c, 0, 6))
+		require.NoError(t, m.compare(&o, c))
+	}
+	require.NotZero(t, x.Stats().SideNames)
+	for i := range m.slots {
+		c := chainOf(uint64(i), 6)
+		require.NoError(t, m.store(0, TierCPU, c, 3, 6))
+		require.NoError(t, m.remove(0, TierCPU, reversed(c)))
+		require.NoError(t, m.compare(&o, c))
+	}
+	require.NoError(t, x.check())
+	require.NoError(t, m.finish(idle))
+}
+
 func TestErrors(t *testing.T) {
 	_, err := New(&Options{MaxBytes: 1000, BlockTokens: -1})
 	require.ErrorContains(t, err, "Options.MaxBytes is 1000")

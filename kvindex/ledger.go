@@ -94,7 +94,7 @@ func (x *Index) lookup(k *slotState, name uint64, ok func(place) bool) (place, b
 		return p, true
 	}
 	for i := 0; i < len(k.others); i++ {
-		m := x.maps[k.others[i]]
+		m := x.mapAt(k.others[i])
 		if m == nil {
 			continue
 		}

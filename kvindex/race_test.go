@@ -3,6 +3,7 @@ package kvindex
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -160,7 +161,7 @@ func TestSlotReuseDoesNotMix(t *testing.T) {
 			}
 		})
 	}
-	for range writerRounds / 10 {
+	for range writerRounds / 16 {
 		a := x.Attach("a", 0)
 		x.Store(a, TierGPU, 0, c[:32])
 		x.Detach(a)
@@ -180,6 +181,38 @@ func TestSlotReuseDoesNotMix(t *testing.T) {
 	if bad.Load() > 0 {
 		t.Fatalf("%d answers mix two generations", bad.Load())
 	}
+}
+
+// TestResolveWaitsForNames: blocks are in the tree a moment before their names are
+// in their writer's map; who looks for one there waits.
+func TestResolveWaitsForNames(t *testing.T) {
+	x, _ := New(nil)
+	a, b := x.Attach("a", 0), x.Attach("b", 0)
+	c := makeChain(rand.New(rand.NewPCG(1, 1)), nil, 0, 4)
+	for _, s := range []Slot{a, b} {
+		if _, err := x.storeNamed(s, TierGPU, parentRef{}, 0, asWords(c), c, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := uint64(c[3])
+	_, _, p, _ := x.resolve(a, name)
+	m := x.slot(a).m
+	m.remove(name, p)
+	m.pending.Add(1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 100 {
+			runtime.Gosched()
+		}
+		m.mu.Lock()
+		m.insert(name, p)
+		m.mu.Unlock()
+		m.pending.Add(-1)
+	})
+	if h, _, _, ok := x.resolve(b, name); !ok || h != c[3] {
+		t.Errorf("resolve: %x, %v", h, ok)
+	}
+	wg.Wait()
 }
 
 // TestWritersInParallel: several goroutines write for the same and for different

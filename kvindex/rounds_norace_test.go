@@ -4,4 +4,5 @@ package kvindex
 
 const writerRounds = 4000
 
-const raceEnabled = false
+// modelSeeds is the number of random histories of each kind.
+const modelSeeds = 6

@@ -3,6 +3,7 @@
 package kvindex
 
 // writerRounds is smaller under the race detector, which is ten times slower.
-const writerRounds = 400
+const writerRounds = 800
 
-const raceEnabled = true
+// modelSeeds is the number of random histories of each kind.
+const modelSeeds = 2

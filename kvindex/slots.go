@@ -277,6 +277,14 @@ func (x *Index) dropMap(i uint32) {
 	}
 }
 
+// mapAt is a name map by its number, nil if it ended.
+func (x *Index) mapAt(i uint32) *nameMap {
+	if int(i) < len(x.maps) {
+		return x.maps[i]
+	}
+	return nil
+}
+
 func (x *Index) dropSide(k *slotState) {
 	if len(k.side.slots) > 0 {
 		x.mem.add(kindNames, -k.side.bytes())
@@ -309,13 +317,16 @@ func (x *Index) hold(k *slotState, t Tier, n int64) {
 
 // share notes that the slot holds blocks that are named in another slot's map;
 // false if it knows too many maps already.
-func (k *slotState) share(names uint32) bool {
+func (x *Index) share(k *slotState, names uint32) bool {
 	if names == k.names || len(k.others) > 0 && k.others[0] == names {
 		return true
 	}
 	if i := slices.Index(k.others, names); i >= 0 {
 		k.others[i], k.others[0] = k.others[0], names
 		return true
+	}
+	if len(k.others) >= maxOthers {
+		k.others = slices.DeleteFunc(k.others, func(i uint32) bool { return x.mapAt(i) == nil })
 	}
 	if len(k.others) >= maxOthers {
 		return false

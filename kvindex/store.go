@@ -284,7 +284,7 @@ func (x *Index) begin(in *insertion, i int) int {
 // own names; false if the budget has no room.
 func (x *Index) agree(k *slotState, r hrun, off uint32, names []uint64) bool {
 	have := x.namesAt(winBase(r.win)+off, uint32(len(names)))
-	if slices.Equal(names, have) && k.share(r.m.names) {
+	if slices.Equal(names, have) && x.share(k, r.m.names) {
 		return true
 	}
 	n := 0
@@ -293,7 +293,7 @@ func (x *Index) agree(k *slotState, r hrun, off uint32, names []uint64) bool {
 			n++
 		}
 	}
-	reach := n < len(names) && k.share(r.m.names)
+	reach := n < len(names) && x.share(k, r.m.names)
 	if !reach {
 		n = len(names)
 	}

@@ -335,7 +335,7 @@ func TestTreeModel(t *testing.T) {
 		{"splits", 200, 2, 3, 60, "nnnnnd"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for seed := range uint64(6) {
+			for seed := range uint64(modelSeeds) {
 				if err := runTreeModel(seed, c.slots, c.tiers, c.chains, c.long, c.kind, 3000); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}

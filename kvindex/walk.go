@@ -17,18 +17,7 @@ import (
 // was cut short.
 func (x *Index) Lookup(dst *Overlap, chain []block.Hash) {
 	w := walk{x: x, o: dst, q: asWords(chain)}
-	for range lookupTries {
-		dst.Reset()
-		reuse := x.reuse.Load()
-		w.run()
-		if x.reuse.Load() == reuse {
-			return
-		}
-		// A slot number began to count for something new: what was read before
-		// and after may belong to two different workers.
-	}
-	dst.Reset()
-	dst.LowerBound = true
+	w.lookup()
 }
 
 const (
@@ -70,6 +59,31 @@ type walk struct {
 	ents  uint64
 	n     int // blocks that the run and the chain have in common from pos on
 	tries int
+
+	// between is nil but in tests, which do there what writers could.
+	between func()
+}
+
+func (w *walk) lookup() {
+	for range lookupTries {
+		w.o.Reset()
+		reuse := w.x.reuse.Load()
+		w.run()
+		if w.x.reuse.Load() == reuse {
+			return
+		}
+		// A slot number began to count for something new: what was read before
+		// and after may belong to two different workers.
+	}
+	w.o.Reset()
+	w.o.LowerBound = true
+}
+
+// window is a place between two reads where a writer may come in.
+func (w *walk) window() {
+	if w.between != nil {
+		w.between()
+	}
 }
 
 func (w *walk) run() {
@@ -90,6 +104,7 @@ func (w *walk) run() {
 	s.probes = 0
 	w.pos, w.lo, w.hi, w.deep, w.tries = 0, 0, nw, false, 0
 	w.d, w.t = w.x.dirs.Load(), w.x.heads.Load()
+	w.window()
 	w.trim()
 	for w.pos < len(w.q) && w.lo < w.hi && w.find() {
 		for {
@@ -176,12 +191,14 @@ func (w *walk) read() (ok, found bool) {
 			continue
 		}
 		w.win = atomic.LoadUint64(&w.r.win)
+		w.window()
 		w.whole = atomic.LoadUint64(&w.r.whole)
 		w.ents = atomic.LoadUint64(&w.r.ents)
 		w.d = w.x.dirs.Load()
 		if w.win == 0 {
 			return true, false
 		}
+		w.window()
 		c := w.d.hashesAt(winBase(w.win), winLen(w.win))
 		if len(c) > 0 {
 			if w.n = match(w.q[w.pos:], c); w.n > 0 {
@@ -199,11 +216,15 @@ func (w *walk) read() (ok, found bool) {
 }
 
 // valid says whether the run is still as it was read.
-func (w *walk) valid() bool { return atomic.LoadUint64(&w.r.ver) == w.ver }
+func (w *walk) valid() bool {
+	w.window()
+	return atomic.LoadUint64(&w.r.ver) == w.ver
+}
 
 // step takes the live slots through a run, all in the GPU tier; false if the run
 // changed meanwhile, then nothing has happened.
 func (w *walk) step() bool {
+	w.window()
 	s := &w.o.scratch
 	p := &w.o.tiers[TierGPU]
 	cur, nxt := s.cur[0], s.nxt[0]

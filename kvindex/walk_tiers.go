@@ -14,6 +14,7 @@ import (
 // the whole run in one tier is settled by bits; only those with parts need their
 // entries, which are brought in order by slot and offset.
 func (w *walk) stepDeep() bool {
+	w.window()
 	s := &w.o.scratch
 	lo, hi := w.lo, w.hi
 	if !w.deep {
@@ -35,6 +36,7 @@ func (w *walk) stepDeep() bool {
 			lowWhole[t] = atomic.LoadUint64(&low.whole[t])
 		}
 		lowEnts = atomic.LoadUint64(&low.ents)
+		w.window()
 		w.d = w.x.dirs.Load()
 	}
 	if w.whole != 0 {
