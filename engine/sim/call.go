@@ -29,6 +29,8 @@ type sequence struct {
 	call   *call
 	prompt int // index of the prompt
 
+	arrived, last float64 // engine's time of arrival and latest token; guarded by Server.mu
+
 	// News, guarded by call.mu.
 	fresh          []uint32 // tokens not taken yet
 	cached, stored int

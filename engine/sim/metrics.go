@@ -3,16 +3,81 @@ package sim
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/stator-go/stator/internal/jsonedit"
 )
+
+// latencies are the engine's histograms, in its own seconds: with Options.Speed
+// a second of the engine is a fraction of one outside. Requests that were
+// aborted are in none but the first two, as with the real one.
+type latencies struct{ first, inter, whole histogram }
+
+func newLatencies() latencies {
+	return latencies{
+		first: newHistogram(.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+		inter: newHistogram(.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+		whole: newHistogram(.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
+	}
+}
+
+// token records a token of a sequence that came in at arrived.
+func (l *latencies) token(q *sequence, at float64, first, done bool) {
+	if first {
+		l.first.observe(at - q.arrived)
+	} else {
+		l.inter.observe(at - q.last)
+	}
+	q.last = at
+	if done {
+		l.whole.observe(at - q.arrived)
+	}
+}
+
+// A histogram counts values by upper bound.
+type histogram struct {
+	bounds []float64
+	counts []uint64 // one more than bounds
+	sum    float64
+}
+
+func newHistogram(bounds ...float64) histogram {
+	return histogram{bounds: bounds, counts: make([]uint64, len(bounds)+1)}
+}
+
+func (h *histogram) observe(v float64) {
+	i, _ := slices.BinarySearch(h.bounds, v) // a bound belongs to its bucket
+	h.counts[i]++
+	h.sum += v
+}
+
+func (h *histogram) clone() histogram {
+	return histogram{h.bounds, slices.Clone(h.counts), h.sum}
+}
+
+// appendTo appends the series of a histogram, whose buckets are cumulative.
+func (h *histogram) appendTo(b []byte, name, help, label string) []byte {
+	b = fmt.Appendf(b, "# HELP vllm:%s %s\n# TYPE vllm:%s histogram\n", name, help, name)
+	n := uint64(0)
+	for i, c := range h.counts {
+		n += c
+		le := "+Inf"
+		if i < len(h.bounds) {
+			le = promFloat(h.bounds[i])
+		}
+		b = fmt.Appendf(b, "vllm:%s_bucket{engine=\"0\",le=\"%s\",model_name=%s} %s\n", name, le, label, promFloat(float64(n)))
+	}
+	return fmt.Appendf(b, "vllm:%s_count{engine=\"0\",model_name=%s} %s\nvllm:%s_sum{engine=\"0\",model_name=%s} %s\n",
+		name, label, promFloat(float64(n)), name, label, promFloat(h.sum))
+}
 
 // metrics writes the series that adapters read, in the text form of Prometheus.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.advance()
 	st, stopped, length := s.core.Stats(), s.stopped, s.length
+	first, inter, whole := s.lat.first.clone(), s.lat.inter.clone(), s.lat.whole.clone()
 	s.mu.Unlock()
 	cfg := s.core.Config()
 	label := string(jsonedit.AppendQuoted(nil, s.opts.Model))
@@ -43,6 +108,9 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 		// Aborts are not counted by the real one either.
 		b = fmt.Appendf(b, "vllm:request_success_total{engine=\"0\",finished_reason=%q,model_name=%s} %s\n", x.reason, label, promFloat(float64(x.n)))
 	}
+	b = first.appendTo(b, "time_to_first_token_seconds", "Histogram of time to first token in seconds.", label)
+	b = inter.appendTo(b, "inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", label)
+	b = whole.appendTo(b, "e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", label)
 	algo := "mix64"
 	if cfg.Hash == HashSHA256CBOR {
 		algo = "sha256_cbor"

@@ -46,8 +46,9 @@ type Server struct {
 	calls    map[*call]struct{}
 	draining bool
 	closed   bool
-	stopped  uint64        // sequences that ended with "stop"
-	length   uint64        // and with "length"
+	stopped  uint64 // sequences that ended with "stop"
+	length   uint64 // and with "length"
+	lat      latencies
 	idle     chan struct{} // closed when draining and no call is left
 }
 
@@ -88,7 +89,7 @@ func NewServer(opts *Options) (*Server, error) {
 	s := &Server{
 		opts: o, core: core, tok: NewTokenizer(), started: time.Now(), next: math.Inf(1),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), idle: make(chan struct{}),
-		calls: map[*call]struct{}{},
+		calls: map[*call]struct{}{}, lat: newLatencies(),
 	}
 	s.events = publisher{topic: []byte(o.Topic), maxSteps: o.BufferSteps, maxBytes: o.BufferBytes}
 	if o.Events != nil {
@@ -199,6 +200,7 @@ func (s *Server) step(now float64) {
 				s.length++
 			}
 		}
+		s.lat.token(q, out.At, t.First(), t.Done)
 		q.call.token(q, t, finish)
 		if t.Done {
 			s.ended(q.call)
@@ -230,10 +232,11 @@ func (s *Server) submit(c *call) error {
 		return errBusy
 	}
 	s.advance()
+	now := s.now()
 	for i := range c.seqs {
 		q := &c.seqs[i]
 		s.nextID++
-		q.req.ID = s.nextID
+		q.req.ID, q.arrived = s.nextID, now
 		if err := s.core.Add(&q.req); err != nil {
 			for j := range i {
 				s.core.Cancel(c.seqs[j].req.ID)
@@ -244,7 +247,7 @@ func (s *Server) submit(c *call) error {
 	c.open = len(c.seqs)
 	s.calls[c] = struct{}{}
 	if s.core.Idle() {
-		s.step(s.now())
+		s.step(now)
 		select {
 		case s.wake <- struct{}{}:
 		default:

@@ -368,6 +368,11 @@ func TestMetrics(t *testing.T) {
 			`vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 205.0`,
 			`vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 96.0`,
 			`vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 2.0`,
+			`vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 3.0`,
+			`vllm:time_to_first_token_seconds_bucket{engine="0",le="0.02",model_name="tiny"} 3.0`,
+			`vllm:time_to_first_token_seconds_bucket{engine="0",le="0.01",model_name="tiny"} 0.0`,
+			`vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 6.0`,
+			`vllm:e2e_request_latency_seconds_count{engine="0",model_name="tiny"} 2.0`,
 			`num_gpu_blocks="65"`, `block_size="32"`,
 		} {
 			require.Contains(t, string(text), want)
