@@ -72,7 +72,8 @@ func NewPub(ln net.Listener, opts *PubOptions) *Pub {
 // Addr is the address of the listener.
 func (p *Pub) Addr() net.Addr { return p.srv.ln.Addr() }
 
-// Close cuts all connections and waits for their goroutines.
+// Close cuts all connections, with whatever waits for them, and waits for their
+// goroutines.
 func (p *Pub) Close() error { return p.srv.close() }
 
 // Stats returns the present figures.
