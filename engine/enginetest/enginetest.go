@@ -149,7 +149,7 @@ func (a *answer) add(c *engine.Chunk, req *engine.Request) error {
 	case c.Part && c.Raw != nil:
 		return errors.New("a part carries Raw")
 	case !c.Part && c.Raw != nil && !json.Valid(c.Raw):
-		return fmt.Errorf("Raw is not JSON: %.100q", c.Raw)
+		return fmt.Errorf("the bytes of a chunk are not JSON: %.100q", c.Raw)
 	case !c.Part && c.Raw == nil:
 		return errors.New("a chunk has no Raw: nothing can be relayed")
 	}

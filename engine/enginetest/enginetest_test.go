@@ -12,10 +12,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/stator-go/stator/engine"
 	"github.com/stator-go/stator/engine/enginetest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // echo is the smallest engine that keeps every promise, and, by fault, one that
 // breaks one of them.

@@ -120,7 +120,8 @@ func (o *ServerOptions) validate() error {
 //	GET  /health, /healthz
 //
 // and every other answer is an error in OpenAI's form. It is safe for
-// concurrent use and starts no goroutine.
+// concurrent use and starts no goroutine. It sees a request when its header is
+// complete: give the http.Server around it a ReadHeaderTimeout.
 type Handler struct {
 	eng     engine.Engine
 	opts    ServerOptions

@@ -119,7 +119,7 @@ func (s *sse) fill() error {
 	if s.hi-s.event > s.max {
 		return errEventSize
 	}
-	if s.event > 0 && s.hi == len(s.buf) || s.event == s.hi {
+	if s.event == s.hi || (s.event > 0 && s.hi == len(s.buf)) {
 		copy(s.buf, s.buf[s.event:s.hi])
 		s.pos, s.scan, s.hi = s.pos-s.event, s.scan-s.event, s.hi-s.event
 		s.event = 0

@@ -225,8 +225,8 @@ func (c *call) again(ctx context.Context, m *member, err error) bool {
 	if d := engine.RetryAfter(err); d > 0 && m != nil {
 		c.p.restFor(m, d)
 	}
-	if c.attempts >= c.p.opts.MaxAttempts {
-		return false
+	if c.attempts >= min(c.p.opts.MaxAttempts, len(c.p.members.Load().list)) {
+		return false // no attempt or no worker is left
 	}
 	if !c.p.budget.take() {
 		c.p.stats.exhausted.Add(1)

@@ -31,7 +31,6 @@ type fakeRouter struct {
 type fakeLease struct {
 	r      *fakeRouter
 	dec    router.Decision
-	log    []string
 	tokens int
 	cached int
 	ended  bool
@@ -72,7 +71,7 @@ func (r *fakeRouter) Retry(l lease, req *router.Request, err error) (lease, erro
 
 func (l *fakeLease) Slot() kvindex.Slot         { return l.dec.Slot }
 func (l *fakeLease) Decision() *router.Decision { return &l.dec }
-func (l *fakeLease) FirstToken()                { l.log = append(l.log, "first") }
+func (l *fakeLease) FirstToken()                {}
 func (l *fakeLease) Tokens(n int)               { l.tokens += n }
 func (l *fakeLease) Cached(n int)               { l.cached = n }
 func (l *fakeLease) Done(err error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -76,6 +77,11 @@ func (l *letters) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*
 
 // newPool makes a pool of engines behind a true router and index.
 func newPool(t testing.TB, opts *pool.Options, engines ...*letters) *pool.Pool {
+	p, _ := newRouted(t, opts, engines...)
+	return p
+}
+
+func newRouted(t testing.TB, opts *pool.Options, engines ...*letters) (*pool.Pool, *router.Router) {
 	ix, err := kvindex.New(nil)
 	require.NoError(t, err)
 	r, err := router.New(ix, nil)
@@ -87,7 +93,55 @@ func newPool(t testing.TB, opts *pool.Options, engines ...*letters) *pool.Pool {
 		ws = append(ws, pool.Worker{Worker: router.Worker{Slot: ix.Attach(e.name, 0), Name: e.name}, Engine: e})
 	}
 	require.NoError(t, p.Set(ws))
-	return p
+	return p, r
+}
+
+// However a request ends, its booking comes back once: whole, broken off at any
+// chunk, cancelled, failed and sent elsewhere, refused, with the worker gone.
+func TestBookingsComeBack(t *testing.T) {
+	active := new(atomic.Int32)
+	a, b := &letters{name: "a", active: active}, &letters{name: "b", active: active}
+	p, r := newRouted(t, nil, a, b)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	faults := []error{nil, engine.ErrUnreachable, engine.ErrNotServed, &engine.Error{Status: 400}, &engine.Error{Status: 500}}
+	picks := uint64(0)
+	for range 300 {
+		for _, e := range []*letters{a, b} {
+			if f := faults[rnd.IntN(len(faults))]; f != nil {
+				e.fault.Store(&f)
+			} else {
+				e.fault.Store(nil)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		stop, how := rnd.IntN(7), rnd.IntN(3)
+		req := &engine.Request{
+			API: engine.APICompletions, Model: "m", Body: []byte(`{"model":"m","prompt":"x"}`), Stream: rnd.IntN(2) == 0,
+			N: 1 + rnd.IntN(2), Prompts: 1, MaxTokens: 3, Rank: -1, Tokens: make([]uint32, 1+rnd.IntN(100)),
+		}
+		if stop == 0 && how == 1 {
+			cancel()
+		}
+		n := 0
+		for range p.Generate(ctx, req) {
+			n++
+			require.LessOrEqual(t, r.Stats().Outstanding, 1)
+			if n == stop && how == 1 {
+				cancel()
+			}
+			if n == stop && how == 0 {
+				break
+			}
+		}
+		cancel()
+		s := r.Stats()
+		require.Zero(t, s.Outstanding)
+		require.Equal(t, s.Picks, s.Done)
+		picks = s.Picks
+	}
+	require.Equal(t, picks, p.Stats().Picks)
+	require.Greater(t, picks, uint64(300))
+	require.Zero(t, active.Load())
 }
 
 func TestPoolConforms(t *testing.T) {
