@@ -40,26 +40,41 @@ type regrouper struct {
 	tokens []uint32
 	media  []block.Media
 	dup    []uint64
+	path   []*engineUnit
 }
 
 // An engineUnit is one engine block. It is kept while it is held in some tier, and
 // after that as long as units below it are.
+//
+// Engines with pages of one token make many of them, so they are kept small: what
+// lies between the last whole block and a unit's end is put together from the
+// units above it when it is needed.
 type engineUnit struct {
 	name   uint64
 	parent *engineUnit // nil at the root, or below a block that is not regrouped
-	scope  uint32
-	tokens int
 
-	// The last whole block of the index up to the unit's end, and the tokens and
-	// media after it.
-	ref   parentRef
-	hash  block.Hash
-	tail  []uint32
-	media []block.Media
+	// The last whole block of the index up to the unit's end, if has: its hash and
+	// what the slot calls it. past is the number of tokens after it.
+	hash block.Hash
+	base uint64
 
-	held uint8 // a bit for each tier
-	kids int32 // units whose parent this is
-	ways []*way
+	tokens []uint32       // its own; it shares memory with units of its event
+	media  *[]block.Media // that touch it, offsets from its first token; mostly nil
+	ways   []*way
+
+	scope uint32
+	past  int32
+	kids  int32 // units whose parent this is
+	held  uint8 // a bit for each tier
+	has   bool
+}
+
+// ref is the last whole block up to the unit's end.
+func (u *engineUnit) ref() parentRef {
+	if !u.has {
+		return parentRef{}
+	}
+	return parentRef{has: true, name: u.base, hash: u.hash}
 }
 
 // A way is a set of units, each the parent of the next, that together hold the
@@ -95,95 +110,135 @@ func (st *Stream) storeUnits(e *Event, size int, on *storeBase, hasher *block.Ha
 	if g.byName == nil {
 		g.byName, g.blocks = map[uint64]*engineUnit{}, map[block.Hash]*regrouped{}
 	}
-	parent, prev := on.unit, &engineUnit{ref: on.ref, hash: on.hash}
-	if parent != nil {
-		prev = parent
+	parent := on.unit
+	if parent == nil { // stands for what is above the first unit
+		parent = &engineUnit{has: on.ref.has, base: on.ref.name, hash: on.hash}
 	}
+	var own []uint32
 	for i, name := range e.Hashes {
-		u := st.makeUnit(e, i, size, prev, hasher)
-		u.parent, u.scope = parent, on.id
+		u := engineUnit{name: name, parent: parent, scope: on.id}
+		if parent.tokens == nil {
+			u.parent = nil
+		}
+		st.completeUnit(&u, parent, e, i, size, hasher)
 		old := g.byName[name]
 		switch {
-		case old != nil && (old.hash != u.hash || old.scope != u.scope || !slices.Equal(old.tail, u.tail)):
+		case old != nil && (old.scope != u.scope || !g.sameUnit(old, &u)):
 			st.res.Counts.Conflicts += uint64(len(e.Hashes) - i)
 			st.refuse(len(e.Hashes)-i, nil)
 			st.flushUnits()
 			return outRefused
-		case old != nil:
-			u = old
-		case len(g.byName) >= st.cfg.MaxUnits:
+		case old == nil && len(g.byName) >= st.cfg.MaxUnits:
 			st.refuse(len(e.Hashes)-i, nil)
 			st.flushUnits()
 			return outRefused
-		default:
-			st.linkUnit(u, prev)
+		case old == nil:
+			if own == nil {
+				own = slices.Clone(e.Tokens)
+			}
+			u.tokens = own[i*size : (i+1)*size : (i+1)*size]
+			old = &u
+			st.linkUnit(old, parent)
 		}
-		st.holdUnit(u, e.Tier)
+		st.holdUnit(old, e.Tier)
 		if st.orph.first != nil {
 			st.arrived = append(st.arrived, name)
 		}
-		parent, prev = u, u
+		parent = old
 	}
 	st.flushUnits()
 	return outStored
 }
 
-// makeUnit makes the unit of the event's block i, which follows prev, and leaves
-// the hashes of the blocks it completes in st.chain.
-func (st *Stream) makeUnit(e *Event, i, size int, prev *engineUnit, hasher *block.Hasher) *engineUnit {
-	g, before := &st.units, len(prev.tail)
-	g.tokens = append(append(g.tokens[:0], prev.tail...), e.Tokens[i*size:(i+1)*size]...)
-	g.media = append(g.media[:0], prev.media...)
+// completeUnit finds the last whole block of the unit that the event's block i
+// is, below parent, and leaves the hashes of the blocks it completes in st.chain
+// and the tokens after parent's last whole block in g.tokens.
+func (st *Stream) completeUnit(u, parent *engineUnit, e *Event, i, size int, hasher *block.Hasher) {
+	g := &st.units
+	g.unfinished(parent)
+	before := len(g.tokens)
+	g.tokens = append(g.tokens, e.Tokens[i*size:(i+1)*size]...)
 	for _, m := range e.Media {
 		if m.Offset > block.MaxOffset || m.Offset < -block.MaxOffset || m.Length > block.MaxOffset {
 			continue // no such place
 		}
 		if m.Offset -= i * size; m.Offset < size && m.Offset+m.Length > 0 {
+			if u.media == nil {
+				u.media = new([]block.Media)
+			}
+			*u.media = append(*u.media, m)
 			m.Offset += before
 			g.media = append(g.media, m)
 		}
 	}
-	st.chain = hasher.Extend(st.chain[:0], prev.hash, prev.ref.has, g.tokens, g.media)
-	u := &engineUnit{name: e.Hashes[i], tokens: size, ref: prev.ref, hash: prev.hash}
-	whole := len(st.chain) * st.c
-	if n := len(st.chain); n > 0 {
+	st.chain = hasher.Extend(st.chain[:0], parent.hash, parent.has, g.tokens, g.media)
+	u.has, u.base, u.hash = parent.has, parent.base, parent.hash
+	n := len(st.chain)
+	if n > 0 {
 		u.hash = st.chain[n-1]
-		u.ref = parentRef{has: true, name: uint64(u.hash), hash: u.hash}
+		u.has, u.base = true, uint64(u.hash)
 	}
-	u.tail = slices.Clone(g.tokens[whole:])
-	for _, m := range g.media {
-		if m.Offset -= whole; m.Offset+m.Length > 0 {
-			u.media = append(u.media, m)
-		}
-	}
-	return u
+	u.past = int32(len(g.tokens) - n*st.c)
 }
 
-// linkUnit puts a new unit below prev into the tables, with a way to each block
+// unfinished puts the tokens and media after the unit's last whole block into
+// g.tokens and g.media.
+func (g *regrouper) unfinished(u *engineUnit) {
+	g.tokens, g.media, g.path = g.tokens[:0], g.media[:0], g.path[:0]
+	left := int(u.past)
+	for ; left > 0; u = u.parent {
+		g.path = append(g.path, u)
+		left -= len(u.tokens)
+	}
+	for _, p := range slices.Backward(g.path) { // left is minus what the first one has before the border
+		g.tokens = append(g.tokens, p.tokens[max(0, -left):]...)
+		if p.media != nil {
+			for _, m := range *p.media {
+				if m.Offset += left; m.Offset+m.Length > 0 {
+					g.media = append(g.media, m)
+				}
+			}
+		}
+		left += len(p.tokens)
+	}
+	clear(g.path)
+}
+
+// sameUnit says whether a unit has the tokens of u, whose are in g.tokens.
+func (g *regrouper) sameUnit(old, u *engineUnit) bool {
+	if old.hash != u.hash || old.has != u.has || old.past != u.past {
+		return false
+	}
+	tail := slices.Clone(g.tokens[len(g.tokens)-int(u.past):])
+	g.unfinished(old)
+	return slices.Equal(tail, g.tokens)
+}
+
+// linkUnit puts a new unit below parent into the tables, with a way to each block
 // in st.chain.
-func (st *Stream) linkUnit(u, prev *engineUnit) {
+func (st *Stream) linkUnit(u, parent *engineUnit) {
 	g := &st.units
 	g.byName[u.name] = u
 	st.ix.pinScope(u.scope)
 	if u.parent != nil {
 		u.parent.kids++
 	}
-	ref, hash, left := prev.ref, prev.hash, len(prev.tail)
+	ref, left := parent.ref(), int(parent.past)
 	for _, h := range st.chain {
 		b := g.blocks[h]
 		if b == nil {
-			b = &regrouped{hash: h, ref: ref, parent: hash, scope: u.scope}
+			b = &regrouped{hash: h, ref: ref, parent: ref.hash, scope: u.scope}
 			g.blocks[h] = b
 		}
 		b.all++
 		w := &way{of: b, last: u}
 		w.join(u)
-		for p := u.parent; left > 0 && p != nil; p = p.parent {
+		for p := u.parent; left > 0; p = p.parent {
 			w.join(p)
-			left -= p.tokens
+			left -= len(p.tokens)
 		}
 		left = 0
-		ref, hash = parentRef{has: true, name: uint64(h), hash: h}, h
+		ref = parentRef{has: true, name: uint64(h), hash: h}
 	}
 }
 

@@ -285,7 +285,7 @@ func (st *Stream) findBase(e *Event, on *storeBase) bool {
 			if s := st.hash.names(u.scope); !fits(s, on.scope) {
 				return false
 			}
-			on.ref, on.hash, on.has = u.ref, u.hash, u.ref.has
+			on.ref, on.hash, on.has = u.ref(), u.hash, u.has
 			on.unit, on.id, on.known = u, u.scope, true
 			return true
 		}
