@@ -30,6 +30,7 @@ type ask struct {
 	stopIDs               []uint32
 	keepStop              bool
 	ignoreEOS             bool
+	ends                  int // tokens after which the model ends, 0 = where it will
 	logprobs              bool
 	returnIDs, echo       bool
 	promptLogprobs        bool
@@ -41,8 +42,14 @@ type ask struct {
 }
 
 // limit is the output limit of a prompt: what was asked for, cut at the end of
-// the context.
-func (a *ask) limit(prompt int) int { return min(a.max, a.maxLen-prompt) }
+// the context, and where the answer was told to end.
+func (a *ask) limit(prompt int) int {
+	n := min(a.max, a.maxLen-prompt)
+	if a.ends > 0 {
+		n = min(n, a.ends)
+	}
+	return n
+}
 
 // An apiError is an answer that is no 200, in vLLM's nested form.
 type apiError struct {
@@ -191,6 +198,14 @@ func (a *ask) field(key string, v []byte) *apiError {
 				a.fullReport = mode == "full"
 			} else if f.Is("session_id") && a.session == "" {
 				a.session, _ = jsonedit.Text(f.Value)
+			} else if f.Is("sim_output_tokens") {
+				// The simulator's own: where the model would end its answer. A replayed
+				// trace says it here, so that a router in between does not know it.
+				n, err := strconv.Atoi(string(f.Value))
+				if err != nil || n < 1 {
+					return schemaError("greater_than_equal", "body.vllm_xargs.sim_output_tokens", "Input should be an integer of at least 1", short(f.Value))
+				}
+				a.ends = n
 			}
 		}
 		if f.Err() != nil {

@@ -53,7 +53,9 @@
 // among its tests, and go through the same checks as its own.
 //
 // A token is a word (see [Tokenizer]), so ids, text and counts can be foretold.
-// With Options.Speed the engine runs faster than its model; its own times are
+// The field vllm_xargs.sim_output_tokens of a request ends its answers after so
+// many tokens: a client that replays a trace gives the output length there, and
+// max_tokens stays what a client knows, a bound. With Options.Speed the engine runs faster than its model; its own times are
 // exact, and what clients see is late by what the machine needs.
 //
 // # Limits

@@ -433,7 +433,7 @@ func FuzzSimBody(f *testing.F) {
 	for _, b := range []string{
 		`{"prompt":[1,2],"stop":["a"],"n":2,"stream":true,"stream_options":{"include_usage":true}}`,
 		`{"prompt":["a","b"],"max_tokens":3,"temperature":0,"logprobs":1,"echo":true}`,
-		`{"prompt":[[1],[2]],"vllm_xargs":{"kv_cache_report_mode":"full","session_id":"s"},"cache_salt":"x"}`,
+		`{"prompt":[[1],[2]],"vllm_xargs":{"kv_cache_report_mode":"full","session_id":"s","sim_output_tokens":3},"cache_salt":"x"}`,
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stop_token_ids":[5],"max_completion_tokens":2}`,
 		`{"prompt":`, `{}`, `[]`, `{"prompt":[4294967296]}`, `{"prompt":[2147483648]}`, "{\"prompt\":\"\\ud800\"}",
 	} {
@@ -441,6 +441,9 @@ func FuzzSimBody(f *testing.F) {
 		f.Add([]byte(b), false)
 	}
 	s := &Server{opts: (&Options{MaxModelLen: 512}).withDefaults(), tok: NewTokenizer()}
+	a, e := s.parse([]byte(`{"prompt":[1,2],"max_tokens":40,"vllm_xargs":{"sim_output_tokens":3}}`), false)
+	require.Nil(f, e)
+	require.Equal(f, 3, a.limit(2), "the answer ends where the client said")
 	f.Fuzz(func(t *testing.T, body []byte, chat bool) {
 		a, e := s.parse(body, chat)
 		if e != nil {
