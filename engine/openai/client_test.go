@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -299,6 +300,47 @@ func TestIdleTimeout(t *testing.T) {
 	require.True(t, engine.Delivered(err))
 }
 
+// slowBody gives one event at a time, each after a pause.
+type slowBody struct {
+	events []string
+	pause  time.Duration
+}
+
+func (b *slowBody) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: b, Request: req}, nil
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if len(b.events) == 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(b.pause)
+	n := copy(p, b.events[0])
+	b.events = b.events[1:]
+	return n, nil
+}
+
+func (b *slowBody) Close() error { return nil }
+
+// The limits are up to the first event and between events, not of the stream.
+func TestIdleTimeoutMovesOn(t *testing.T) {
+	for _, first := range []time.Duration{0, 400 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			body := &slowBody{pause: 300 * time.Millisecond}
+			for range 20 {
+				body.events = append(body.events, event(0, "a", "null"))
+			}
+			body.events = append(body.events, event(0, "a", `"stop"`), done)
+			opts := &openai.ClientOptions{Transport: body, FirstByteTimeout: first, IdleTimeout: 400 * time.Millisecond}
+			start := time.Now()
+			chunks, err := collect(t, newClient(t, "http://engine", opts), streamRequest(1))
+			require.NoError(t, err)
+			require.Len(t, chunks, 21)
+			require.Equal(t, 22*300*time.Millisecond, time.Since(start))
+		})
+	}
+}
+
 func TestRequestDeadline(t *testing.T) {
 	s := newRawServer(t, func(c net.Conn, r *bufio.Reader) {
 		readRequest(r)
@@ -391,6 +433,58 @@ func TestModelsAndHealth(t *testing.T) {
 	var e *engine.Error
 	require.True(t, errors.As(c.Health(t.Context()), &e))
 	require.Equal(t, 503, e.Status)
+}
+
+func TestCall(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %s %s %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"), r.Header.Get("Authorization"), b)
+	}))
+	defer srv.Close()
+	c := newClient(t, srv.URL, &openai.ClientOptions{Authorization: "Bearer k", MaxBody: 100})
+	out, err := c.Call(t.Context(), http.MethodPost, "/tokenize", []byte(`{"a":1}`))
+	require.NoError(t, err)
+	require.Equal(t, `POST /tokenize application/json Bearer k {"a":1}`, string(out))
+	_, err = c.Call(t.Context(), http.MethodPost, "/tokenize", []byte(strings.Repeat("x", 200)))
+	require.ErrorIs(t, err, engine.ErrProtocol)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = c.Call(ctx, http.MethodGet, "/x", nil)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = newClient(t, replay(t, []byte("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")), nil).Call(t.Context(), http.MethodGet, "/x", nil)
+	require.ErrorIs(t, err, engine.ErrCut)
+}
+
+// Answers that are not what was asked for.
+func TestWrongKindOfAnswer(t *testing.T) {
+	whole := `{"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}`
+	json200 := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(whole), whole)
+	_, err := collect(t, newClient(t, replay(t, []byte(json200)), nil), streamRequest(1))
+	require.ErrorIs(t, err, engine.ErrProtocol)
+	_, err = collect(t, newClient(t, replay(t, []byte(streamHead+frame(done)+lastFrame)), nil), wholeRequest())
+	require.ErrorIs(t, err, engine.ErrProtocol)
+	for body, want := range map[string]error{
+		`{"choices":[]}`: engine.ErrNotServed,
+		`{"choices":[{"index":0,"text":"a","finish_reason":null}]}`: engine.ErrCut,
+		`{"choices":[{"index":1,"text":"a"}]}`:                      engine.ErrCut,
+		`{"choices":[{"index":-1}]}`:                                engine.ErrProtocol,
+		`{"choices":[{"token_ids":["a"]}]}`:                         engine.ErrProtocol,
+		`{"choices":[5]}`:                                           engine.ErrProtocol,
+		`{"choices":`:                                               engine.ErrProtocol,
+		``:                                                          engine.ErrProtocol,
+	} {
+		answer := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		_, err := collect(t, newClient(t, replay(t, []byte(answer)), nil), wholeRequest())
+		require.ErrorIs(t, err, want, body)
+	}
+	req := wholeRequest()
+	req.API = 9
+	_, err = collect(t, newClient(t, "http://127.0.0.1:1", nil), req)
+	require.ErrorContains(t, err, "unknown API 9")
+	req = streamRequest(1)
+	req.Body = []byte("{oops")
+	_, err = collect(t, newClient(t, "http://127.0.0.1:1", nil), req)
+	require.False(t, engine.Retryable(err), "a body that is no JSON is the client's fault")
 }
 
 func TestNewClientNamesEveryFault(t *testing.T) {

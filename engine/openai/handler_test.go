@@ -2,7 +2,6 @@ package openai_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -549,35 +548,4 @@ func TestHooksAndTimeline(t *testing.T) {
 	s := h.Stats()
 	require.Equal(t, uint64(len(body)), s.BytesIn)
 	require.Equal(t, uint64(5), s.Tokens)
-}
-
-// Chunks reach the client one by one, unless the next is already there.
-func TestFlushPerChunk(t *testing.T) {
-	step := make(chan bool)
-	url, _ := serve(t, fake(func(_ context.Context, _ *engine.Request, yield func(*engine.Chunk, error) bool) {
-		for more := range step {
-			yield(&engine.Chunk{Raw: []byte(`{}`), More: more}, nil)
-		}
-	}), nil)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	require.NoError(t, err)
-	defer conn.Close()
-	body := `{"model":"m","prompt":"x","stream":true}`
-	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	step <- false
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	require.NoError(t, err)
-	buf := make([]byte, 1000)
-	n, err := io.ReadFull(resp.Body, buf[:10])
-	require.NoError(t, err)
-	require.Equal(t, "data: {}\n\n", string(buf[:n]))
-	step <- true
-	step <- false
-	n, err = io.ReadFull(resp.Body, buf[:20])
-	require.NoError(t, err)
-	require.Equal(t, 2, bytes.Count(buf[:n], []byte("data: {}")))
-	close(step)
-	rest, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.Equal(t, done, string(rest))
 }
