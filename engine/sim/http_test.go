@@ -223,7 +223,7 @@ func TestRefusals(t *testing.T) {
 		{"/v1/completions", `{"prompt":"a","temperature":"hot"}`, 400, "body.temperature"},
 		{"/v1/completions", `{"prompt":"a","cache_salt":1}`, 400, "body.cache_salt"},
 		{"/v1/completions", `{"prompt":"a","vllm_xargs":[]}`, 400, "body.vllm_xargs"},
-		{"/v1/completions", `{"prompt":"a","vllm_xargs":{"sim_output_tokens":0}}`, 400, "sim_output_tokens"},
+		{"/v1/completions", `{"prompt":"a","vllm_xargs":{"sim_output_tokens":0}}`, 400, "body.vllm_xargs.sim_output_tokens"},
 		{"/v1/completions", `{"prompt":"a","priority":0.5}`, 400, "body.priority"},
 		{"/v1/completions", `{"prompt":"a","model":7}`, 400, "body.model"},
 		{"/v1/completions", `{"prompt":"` + strings.Repeat("a", 1<<16) + `"}`, 413, ""},
