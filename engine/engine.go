@@ -70,7 +70,8 @@ type Request struct {
 	// Raw may leave it empty. Chunk.Tokens counts all the same.
 	RawOnly bool
 
-	// Deadline for the whole request; zero for none.
+	// Deadline for the whole request; zero for none. An engine must not go on
+	// after it.
 	Deadline time.Time
 	// Timeline collects spans; nil drops them.
 	Timeline *Timeline

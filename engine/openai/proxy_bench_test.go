@@ -108,7 +108,7 @@ func BenchmarkProxy(b *testing.B) {
 		require.NoError(b, err)
 		// The body is read first: handed on as it arrives, an answer that comes
 		// at once can overtake the transport's last read of it, which then fails
-		// the exchange (seen with go1.26 about once in 500 requests here).
+		// the exchange (seen with go1.26).
 		reverse := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			b, _ := io.ReadAll(r.In.Body)

@@ -22,6 +22,7 @@ type call struct {
 	start time.Time
 
 	tokens []uint32 // memory for a tokeniser
+	ids    []uint32 // of the prompt, nil when unknown
 	chain  []block.Hash
 	prompt int  // tokens
 	bytes  bool // chain and prompt are of bytes
@@ -78,7 +79,7 @@ func (p *Pool) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*eng
 func (c *call) begin(p *Pool, req *engine.Request) {
 	c.p, c.req, c.start = p, req, time.Now()
 	c.prompt, c.bytes, c.attempts, c.yielded, c.broken, c.first, c.output, c.cached = 0, false, 0, false, false, 0, 0, -1
-	c.tried = c.tried[:0]
+	c.tried, c.ids = c.tried[:0], nil
 	p.stats.requests.Add(1)
 	p.budget.request()
 }
@@ -92,7 +93,7 @@ func (c *call) release() {
 		c.tokens, c.chain = nil, nil
 	}
 	c.drop()
-	c.p, c.req, c.sub, c.route = nil, nil, engine.Request{}, router.Request{}
+	c.p, c.req, c.ids, c.sub, c.route = nil, nil, nil, engine.Request{}, router.Request{}
 	p.calls.Put(c)
 }
 
@@ -269,6 +270,7 @@ func (c *call) attempt(ctx context.Context, l lease, m *member, yield func(*engi
 		return fmt.Errorf("%w: worker %v has left", engine.ErrUnreachable, l.Slot())
 	}
 	c.sub = *c.req
+	c.sub.Tokens = c.ids
 	c.sub.Rank = m.rank
 	if m.rank < 0 {
 		c.sub.Rank = c.req.Rank
@@ -352,6 +354,7 @@ func (c *call) passHeld(yield func(*engine.Chunk, error) bool) bool {
 		if h.c.Usage != nil {
 			h.c.Usage = &h.usage
 		}
+		h.c.More = true // the chunk that ended the wait follows
 		if !c.pass(&h.c, yield) {
 			return false
 		}

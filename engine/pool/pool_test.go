@@ -267,6 +267,7 @@ func TestTokens(t *testing.T) {
 		require.Equal(t, 17, last.Tokens)
 	}
 	require.Equal(t, 4, a.calls)
+	require.Equal(t, ids, append(a.requests(), b.requests()...)[0].Tokens, "the engine is told")
 	require.Equal(t, uint64(4), p.Stats().Tokenized)
 
 	h, err := block.NewHasher(block.Scope{Model: "m"}, 16, nil)

@@ -14,6 +14,7 @@ func (c *call) prepare(ctx context.Context) error {
 	p, req := c.p, c.req
 	start := time.Now()
 	tokens := c.tokenize(ctx)
+	c.ids = tokens
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
