@@ -188,6 +188,22 @@ func TestAllLeave(t *testing.T) {
 	require.Equal(t, idle, x.Stats().Bytes)
 }
 
+// A map that was sized for a worker's capacity keeps that size while it lives.
+func TestSizedMapStays(t *testing.T) {
+	x := newIndex(t, nil)
+	idle := x.Bytes()
+	s := x.AttachSized("w", 0, 100_000)
+	sized := x.Stats().NameBytes
+	require.Greater(t, sized, int64(100_000*8))
+	require.NoError(t, x.Store(s, TierGPU, 0, chainOf(1, 1000)))
+	x.Sweep()
+	require.Equal(t, sized, x.Stats().NameBytes)
+	require.NoError(t, x.check())
+	x.Detach(s)
+	x.Sweep()
+	require.Equal(t, idle, x.Bytes())
+}
+
 // Every distinct block of a day, stored and removed: no emptied cells remain.
 func TestNoEmptiedCells(t *testing.T) {
 	x := newIndex(t, nil)

@@ -22,6 +22,7 @@ type nameMap struct {
 	pending atomic.Int32 // batches that are in the tree and not yet here
 	orphan  bool         // its slot is gone; it ends with its last name
 	room    int          // names that surely fit without growth
+	floor   int          // buckets of a segment that trim leaves, while the slot lives
 	seg     [1 << segBits]segment
 }
 
@@ -128,6 +129,7 @@ func (m *nameMap) presize(n int, mem *budget) {
 	for i := range m.seg {
 		m.fit(&m.seg[i], per, mem)
 	}
+	m.floor = len(m.seg[len(m.seg)-1].b) // the last to get memory
 	m.count()
 }
 
@@ -328,9 +330,12 @@ func (g *segment) resize(n int) {
 func (m *nameMap) trim(mem *budget) {
 	for i := range m.seg {
 		g := &m.seg[i]
-		n := 0
+		n := m.floor
+		if m.orphan {
+			n = 0
+		}
 		if g.used > 0 {
-			for n = 1; n*bucketLen*fillPercent/100 < 2*g.used; {
+			for n = max(n, 1); n*bucketLen*fillPercent/100 < 2*g.used; {
 				n *= 2
 			}
 		}
