@@ -11,7 +11,7 @@ import (
 func (r *Router) candidates(req *Request, avoid *worker) *RejectError {
 	v := &r.view
 	r.seq++
-	if !req.Deadline.IsZero() && !r.epoch.Add(seconds(v.now)).Before(req.Deadline) {
+	if !req.Deadline.IsZero() && r.since(req.Deadline) <= v.now {
 		return &RejectError{Reason: ReasonDeadline, Workers: len(r.rows)}
 	}
 	open := r.open[req.Role]

@@ -87,18 +87,18 @@ func (e *estimator) cost(i int, c *Cost) float64 {
 
 	// The ledger, with what only the engine's report knows.
 	queue := w.queue(v.now)
-	d, outstanding, prompt := w.decoding, w.outstanding, w.promptTokens
+	d, outstanding, prompt := w.decoding, w.outstanding, float64(w.promptTokens)
 	used := w.active + w.private
 	if s := &w.strangers; s.waiting+s.running > 0 && v.fresh(w) {
 		queue += float64(s.waiting) * v.r.prefillMean
-		prompt += int(float64(s.waiting+s.running) * v.r.promptMean)
+		prompt += float64(s.waiting+s.running) * v.r.promptMean
 		d += s.running
 		outstanding += s.waiting + s.running
 		used += s.blocks
 	}
 	kv := 0.0
 	if outstanding > 0 {
-		kv = float64(prompt) * float64(d) / float64(outstanding)
+		kv = prompt * float64(d) / float64(outstanding)
 	}
 	f := t.slowdown(d, kv)
 	total := (queue + prefill) * f
@@ -119,10 +119,10 @@ func (e *estimator) cost(i int, c *Cost) float64 {
 	switch e.decode {
 	case DecodeTarget:
 		out := float64(outstanding)
-		decode = e.theta * (e.own*(t.KV*float64(prompt)+e.d1*out) +
+		decode = e.theta * (e.own*(t.KV*prompt+e.d1*out) +
 			e.own*(t.KV*float64(v.tokens)+e.d1)*out + 0.6*prefill*float64(d))
 	case DecodeFull:
-		decode = e.own * (t.KV*float64(prompt) + e.d1*float64(outstanding))
+		decode = e.own * (t.KV*prompt + e.d1*float64(outstanding))
 	}
 	total += decode
 

@@ -18,7 +18,7 @@ import (
 
 // A burst of equal requests must see one another's bookings although all calls
 // come at once: selecting and booking are one step.
-func TestBurstSpreads(t *testing.T) {
+func TestR1BurstSpreads(t *testing.T) {
 	for _, name := range []string{"expected", "conductor", "leastloaded", "lmetric", "dynamo", "roundrobin"} {
 		t.Run(name, func(t *testing.T) {
 			policy, err := PolicyByName(name)
@@ -48,7 +48,7 @@ func TestBurstSpreads(t *testing.T) {
 }
 
 // Several routers that see the same state must not all take the same worker.
-func TestRoutersDoNotHerd(t *testing.T) {
+func TestR2RoutersDoNotHerd(t *testing.T) {
 	count := map[kvindex.Slot]int{}
 	for router := range 30 {
 		r, _ := newTestRouter(t, 6, nil, Options{Rand: seeded(uint64(router))})
@@ -65,7 +65,7 @@ func TestRoutersDoNotHerd(t *testing.T) {
 
 // A client that goes away before, at and after the first token gives its booking
 // back exactly once, however often and in whatever order the calls come.
-func TestAbortReturnsBookingOnce(t *testing.T) {
+func TestR3AbortReturnsBookingOnce(t *testing.T) {
 	gone := context.Canceled
 	for name, calls := range map[string]func(*Lease){
 		"before the first token": func(l *Lease) { l.Done(gone); l.FirstToken(); l.Tokens(3); l.Done(nil) },
@@ -104,7 +104,7 @@ func TestCompletionBeforeFirstTokenDoesNotLeak(t *testing.T) {
 
 // When scrapes are slower than the staleness limit, dispatch goes on and the
 // load is marked stale.
-func TestStaleReportsDoNotHaltDispatch(t *testing.T) {
+func TestR4StaleReportsDoNotHaltDispatch(t *testing.T) {
 	r, c := newTestRouter(t, 2, nil, Options{
 		ReportMaxAge: 200 * time.Millisecond,
 		Limits:       Limits{Waiting: 5, KVUsage: 0.9},
@@ -128,7 +128,7 @@ func TestStaleReportsDoNotHaltDispatch(t *testing.T) {
 
 // A worker that reports 90 % of KV in use while the router's own ledger says
 // little: the two stay apart, and refusal goes by the report.
-func TestReportAndLedgerStayApart(t *testing.T) {
+func TestR5ReportAndLedgerStayApart(t *testing.T) {
 	r, c := newTestRouter(t, 1, nil, Options{Limits: Limits{KVUsage: 0.85}})
 	require.NoError(t, r.SetWorkers(workerList(1, 1000)))
 	l := mustPick(t, r, &Request{Chain: chainOf(1, 99), Tokens: 99 * 16})
@@ -149,7 +149,7 @@ func TestReportAndLedgerStayApart(t *testing.T) {
 
 // With every worker over a limit the refusal is immediate, says why and when to
 // come back.
-func TestOverloadIsRefusedAtOnce(t *testing.T) {
+func TestR7OverloadIsRefusedAtOnce(t *testing.T) {
 	r, _ := newTestRouter(t, 3, nil, Options{Limits: Limits{Outstanding: 1}})
 	for range 3 {
 		mustPick(t, r, &Request{Tokens: 20000})
@@ -165,7 +165,7 @@ func TestOverloadIsRefusedAtOnce(t *testing.T) {
 
 // 10,000 workers, a prefix on three of them: the pick finds them, and makes no
 // table or map for the request.
-func TestManyWorkers(t *testing.T) {
+func TestR8ManyWorkers(t *testing.T) {
 	const n = 10000
 	chain := chainOf(1, 400)
 	index := fakeIndex{}
@@ -190,7 +190,7 @@ func TestManyWorkers(t *testing.T) {
 }
 
 // A request that decodes for twenty minutes stays in the load until it ends.
-func TestLongRequestsStayInTheLoad(t *testing.T) {
+func TestR9LongRequestsStayInTheLoad(t *testing.T) {
 	r, c := newTestRouter(t, 2, nil, Options{})
 	l := mustPick(t, r, &Request{Chain: chainOf(1, 100), Tokens: 1600})
 	for range 20 * 60 {
@@ -207,7 +207,7 @@ func TestLongRequestsStayInTheLoad(t *testing.T) {
 
 // A worker that fails before the first byte: the booking moves to an alternate in
 // one step, and the failed worker is not tried again.
-func TestRetryBeforeFirstByte(t *testing.T) {
+func TestR12RetryBeforeFirstByte(t *testing.T) {
 	r, _ := newTestRouter(t, 3, nil, Options{})
 	refused := errors.New("503")
 	req := &Request{Chain: chainOf(1, 10), Tokens: 170}
@@ -234,7 +234,7 @@ func TestRetryBeforeFirstByte(t *testing.T) {
 // A prefix known only on a worker with a long queue, on a busy pool: the price of
 // work decides. Idle, the request leaves the queue behind; under load, when
 // computing the prefix again would delay others, it waits for the prefix.
-func TestPriceKeepsPrefixesTogetherUnderLoad(t *testing.T) {
+func TestR13PriceKeepsPrefixesTogetherUnderLoad(t *testing.T) {
 	chain := chainOf(1, 2000)
 	pick := func(arrivals int) kvindex.Slot {
 		index := fakeIndex{}
@@ -259,7 +259,7 @@ func TestPriceKeepsPrefixesTogetherUnderLoad(t *testing.T) {
 
 // Two workers of identical cost: each gets half within three sigma, and the same
 // seed gives the same picks.
-func TestTiesAreDrawnFairly(t *testing.T) {
+func TestR14TiesAreDrawnFairly(t *testing.T) {
 	const n = 10000
 	run := func(seed uint64) string {
 		r, _ := newTestRouter(t, 2, nil, Options{Rand: seeded(seed)})

@@ -62,7 +62,9 @@ func (l *Lease) Tokens(n int) {
 	if n <= 0 || l.state.Load() == leaseDone {
 		return
 	}
-	l.tokens.Add(int64(n))
+	if l.tokens.Add(int64(min(n, maxTokens))) > maxTokens {
+		l.tokens.Store(maxTokens) // an engine's nonsense must not overflow
+	}
 	l.FirstToken()
 }
 

@@ -15,7 +15,7 @@ var namedPolicies = []struct {
 }{
 	{"conductor", "pend=0|1", func(o *policyOptions) Policy { return Conductor{NoInFlight: !o.flag("pend", true)} }},
 	{"dynamo", "w=NUMBER, pend=0|1, lmetric=0|1", func(o *policyOptions) Policy {
-		return Dynamo{Weight: o.number("w", 1), InFlight: o.flag("pend", false), LMetric: o.flag("lmetric", false)}
+		return Dynamo{Weight: o.positive("w", 1), InFlight: o.flag("pend", false), LMetric: o.flag("lmetric", false)}
 	}},
 	{"expected", "decode=target|full|off, price=0|1", func(o *policyOptions) Policy {
 		p := Expected{NoPrice: !o.flag("price", true)}
@@ -29,8 +29,12 @@ var namedPolicies = []struct {
 	}},
 	{"leastloaded", "", func(*policyOptions) Policy { return LeastLoaded{} }},
 	{"llmd", "q=NUMBER, k=NUMBER, p=NUMBER, exact=0|1, blocks=NUMBER", func(o *policyOptions) Policy {
-		return &LLMD{Queue: o.number("q", 2), KV: o.number("k", 2), Prefix: o.number("p", 3),
-			Exact: o.flag("exact", false), Blocks: int(o.number("blocks", llmdBlocks))}
+		p := &LLMD{Queue: o.number("q", 2), KV: o.number("k", 2), Prefix: o.number("p", 3),
+			Exact: o.flag("exact", false), Blocks: int(o.positive("blocks", llmdBlocks))}
+		if p.Queue == 0 && p.KV == 0 && p.Prefix == 0 || p.Blocks == 0 { // they would mean the defaults
+			o.bad = append(o.bad, "weights or blocks of 0")
+		}
+		return p
 	}},
 	{"lmetric", "pend=0|1", func(o *policyOptions) Policy { return LMetric{NoPending: !o.flag("pend", true)} }},
 	{"poweroftwo", "", func(*policyOptions) Policy { return PowerOfTwo{} }},
@@ -64,10 +68,11 @@ func PolicyByName(name string) (Policy, error) {
 		o := policyOptions{given: map[string]string{}}
 		for _, kv := range strings.FieldsFunc(rest, func(c rune) bool { return c == ';' }) {
 			k, v, ok := strings.Cut(kv, "=")
-			if !ok {
+			k = strings.TrimSpace(k)
+			if _, twice := o.given[k]; twice || !ok {
 				o.bad = append(o.bad, kv)
 			}
-			o.given[strings.TrimSpace(k)] = strings.TrimSpace(v)
+			o.given[k] = strings.TrimSpace(v)
 		}
 		policy := p.build(&o)
 		for k := range o.given {
@@ -107,6 +112,15 @@ func (o *policyOptions) number(k string, preset float64) float64 {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v >= 0 && v < 1e9) {
 		o.bad = append(o.bad, k+"="+s)
+	}
+	return v
+}
+
+// positive is number for options of which 0 would mean the default.
+func (o *policyOptions) positive(k string, preset float64) float64 {
+	v := o.number(k, preset)
+	if v == 0 && len(o.bad) == 0 {
+		o.bad = append(o.bad, k+"=0")
 	}
 	return v
 }

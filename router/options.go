@@ -3,11 +3,11 @@ package router
 import (
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"time"
 
 	"github.com/stator-go/stator/kvindex"
+	"github.com/stator-go/stator/kvindex/block"
 )
 
 // Options set up a Router. The zero value of each field is a good default, and
@@ -17,11 +17,12 @@ type Options struct {
 	// (RoundRobin, LLMD) must not be shared between routers.
 	Policy Policy
 	// BlockTokens is the number of tokens of one block of Request.Chain and of the
-	// index; 0 = 16.
+	// index, at most block.MaxBlockTokens; 0 = 16.
 	BlockTokens int
 	// Rand draws ties; nil = math/rand/v2. It is called under the router's mutex.
 	Rand func() uint64
-	// Now is the clock; nil = time.Now.
+	// Now is the clock; nil = time.Now. It may be set back: the ledger's time then
+	// goes on from where it was.
 	Now func() time.Time
 	// Timing is where the constants of the step model start; zero = DefaultTiming.
 	// A zero Chunk in an otherwise given Timing = 512.
@@ -145,16 +146,15 @@ func (o *Options) validate() error {
 			errs = append(errs, fmt.Errorf("router: Options."+format, args...))
 		}
 	}
-	finite := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
-	bad(o.BlockTokens > 0, "BlockTokens is %d, want > 0", o.BlockTokens)
+	bad(o.BlockTokens > 0 && o.BlockTokens <= block.MaxBlockTokens, "BlockTokens is %d, want 1 to %d", o.BlockTokens, block.MaxBlockTokens)
 	if err := o.Timing.check(); err != nil {
 		errs = append(errs, err)
 	}
 	for t, v := range o.TierLoad {
-		bad(finite(v), "TierLoad[%v] is %v, want finite seconds >= 0", kvindex.Tier(t), v)
+		bad(v >= 0 && v <= maxSeconds, "TierLoad[%v] is %v, want 0 to %v seconds", kvindex.Tier(t), v, maxSeconds)
 	}
 	bad(o.TPOTTarget > 0, "TPOTTarget is %v, want > 0", o.TPOTTarget)
-	bad(finite(o.OutputMean), "OutputMean is %v, want finite and >= 0", o.OutputMean)
+	bad(o.OutputMean >= 0 && o.OutputMean <= maxTokens, "OutputMean is %v, want 0 to %d", o.OutputMean, maxTokens)
 	bad(o.ReportMaxAge > 0, "ReportMaxAge is %v, want > 0", o.ReportMaxAge)
 	bad(o.FailurePause > 0, "FailurePause is %v, want > 0", o.FailurePause)
 	bad(o.Limits.Outstanding >= 0, "Limits.Outstanding is %d, want >= 0", o.Limits.Outstanding)

@@ -20,6 +20,8 @@ type Router struct {
 	overlaps sync.Pool // of *kvindex.Overlap
 
 	mu       sync.Mutex // guards all below; held for a few microseconds
+	last     float64    // what clock said last
+	skew     float64    // what Options.Now has been set back by, in seconds
 	view     View
 	scores   []float64
 	filtered []*worker                // candidates after filters
@@ -85,8 +87,20 @@ func New(index Index, opts *Options) (*Router, error) {
 	return r, nil
 }
 
-// clock is the time in seconds since the router was made.
-func (r *Router) clock() float64 { return r.opts.Now().Sub(r.epoch).Seconds() }
+// clock is the time in seconds since the router was made, under the mutex. It
+// never goes back: when Options.Now is set back, time goes on from where it was.
+func (r *Router) clock() float64 {
+	now := r.since(r.opts.Now())
+	if now < r.last {
+		r.skew += r.last - now
+		now = r.last
+	}
+	r.last = now
+	return now
+}
+
+// since puts a time of Options.Now on the scale of clock.
+func (r *Router) since(t time.Time) float64 { return t.Sub(r.epoch).Seconds() + r.skew }
 
 // SetWorkers replaces the worker list. Workers are told apart by Slot: one that
 // stays keeps its ledger, one that leaves takes no more requests while its
@@ -188,6 +202,10 @@ func (r *Router) resize(top uint32) {
 	r.scores = make([]float64, len(r.rows))
 }
 
+// maxReported is the greatest number of requests that a report may name; an
+// engine does not hold a million.
+const maxReported = 1 << 20
+
 // Report takes what an engine says about itself. It is kept apart from the
 // ledger, with its age, and corrects it only by requests the ledger does not
 // have. Reports older than the last one and those of unknown slots are dropped.
@@ -202,12 +220,12 @@ func (r *Router) Report(s kvindex.Slot, load Load) {
 	}
 	at := r.clock()
 	if !load.At.IsZero() {
-		at = min(at, load.At.Sub(r.epoch).Seconds())
+		at = min(at, r.since(load.At))
 	}
 	if w.hasLoad && at < w.loadAt {
 		return
 	}
-	if load.Running < 0 || load.Waiting < 0 {
+	if load.Running < 0 || load.Running > maxReported || load.Waiting < 0 || load.Waiting > maxReported {
 		load.HasQueue = false
 	}
 	if math.IsNaN(load.KVUsage) || load.KVUsage < 0 {
@@ -225,7 +243,7 @@ func (r *Router) Pick(req *Request) (*Lease, error) { return r.place(req, nil, n
 
 // place is Pick, and Retry when old is not nil.
 func (r *Router) place(req *Request, old *Lease, cause error) (*Lease, error) {
-	if err := req.check(); err != nil {
+	if err := r.check(req); err != nil {
 		if old != nil {
 			old.Done(cause)
 		}
@@ -262,13 +280,21 @@ func (r *Router) place(req *Request, old *Lease, cause error) (*Lease, error) {
 	return l, nil
 }
 
+// maxTokens is the greatest length of a prompt: above all that models take, and
+// low enough that no sum of the ledger overflows.
+const maxTokens = 1 << 26
+
 // check finds what no pick can be made of.
-func (q *Request) check() error {
+func (r *Router) check(q *Request) error {
 	switch {
 	case q == nil:
 		return fmt.Errorf("%w: nil", ErrRequest)
 	case q.Tokens < 0 || q.MaxTokens < 0:
 		return fmt.Errorf("%w: negative token count", ErrRequest)
+	case q.Tokens > maxTokens:
+		return fmt.Errorf("%w: Tokens is %d, want at most %d", ErrRequest, q.Tokens, maxTokens)
+	case len(q.Chain) > maxTokens/r.opts.BlockTokens:
+		return fmt.Errorf("%w: Chain has %d blocks, want at most %d of %d tokens", ErrRequest, len(q.Chain), maxTokens/r.opts.BlockTokens, r.opts.BlockTokens)
 	case int(q.Role) >= roles:
 		return fmt.Errorf("%w: unknown role %d", ErrRequest, q.Role)
 	}
@@ -282,8 +308,8 @@ func (r *Router) decide(l *Lease, req *Request, ov *kvindex.Overlap, old *Lease,
 	now := r.clock()
 	var avoid *worker
 	if old != nil {
-		avoid = old.b.w
 		out, ended = r.end(old, now, cause)
+		avoid = r.slots[old.dec.Slot] // which may have left and come back
 	}
 	if !r.started {
 		r.started, r.firstPick = true, now

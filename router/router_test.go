@@ -431,7 +431,8 @@ func TestPolicyNames(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, want, p, name)
 	}
-	for _, name := range []string{"", "fastest", "dynamo:w=x", "dynamo:w=-1", "dynamo:what=1", "roundrobin:x", "expected:decode=some", "llmd:exact=maybe"} {
+	for _, name := range []string{"", "fastest", "dynamo:w=x", "dynamo:w=-1", "dynamo:what=1", "roundrobin:x", "expected:decode=some", "llmd:exact=maybe",
+		"dynamo:w=0", "dynamo:w=1;w=2", "llmd:q=0;k=0;p=0", "llmd:blocks=0.5", "llmd:blocks=0", "llmd:q=NaN"} {
 		_, err := PolicyByName(name)
 		require.ErrorIs(t, err, ErrPolicy, name)
 	}

@@ -97,7 +97,7 @@ type cachedCount struct{ predicted, actual, prompt uint64 }
 
 func (c *cachedCount) add(predicted, actual, prompt int) {
 	c.predicted += uint64(predicted)
-	c.actual += uint64(actual)
+	c.actual += uint64(min(actual, prompt)) // an engine may say what it likes
 	c.prompt += uint64(prompt)
 }
 

@@ -3,7 +3,6 @@ package router
 import (
 	"errors"
 	"fmt"
-	"math"
 )
 
 // Timing holds the constants of the step model, in seconds. One engine step
@@ -46,8 +45,8 @@ func (t *Timing) Prefill(n, hit int) float64 {
 }
 
 // step is the time of one full mixed step, context of the new tokens left out.
-func (t *Timing) step(batch, kv int) float64 {
-	v := t.T0 + max(t.W, t.B*float64(t.Chunk+batch)) + t.KV*float64(kv) + t.D*float64(batch)
+func (t *Timing) step(batch int, kv float64) float64 {
+	v := t.T0 + max(t.W, t.B*float64(t.Chunk+batch)) + t.KV*kv + t.D*float64(batch)
 	if batch > 0 {
 		v += t.A
 	}
@@ -75,6 +74,10 @@ func (t *Timing) slowdown(d int, kv float64) float64 {
 	return 1 + (t.A+t.perSequence()*float64(d)+t.KV*kv)/base
 }
 
+// maxSeconds is the greatest constant of the step model: products of it with
+// token counts stay finite.
+const maxSeconds = 3600.0
+
 // check lists what is wrong with the constants.
 func (t *Timing) check() error {
 	var errs []error
@@ -82,12 +85,12 @@ func (t *Timing) check() error {
 		name string
 		v    float64
 	}{{"T0", t.T0}, {"W", t.W}, {"B", t.B}, {"C", t.C}, {"A", t.A}, {"KV", t.KV}, {"D", t.D}, {"Load", t.Load}} {
-		if !(f.v >= 0) || math.IsInf(f.v, 0) {
-			errs = append(errs, fmt.Errorf("router: Options.Timing.%s is %v, want finite seconds >= 0", f.name, f.v))
+		if !(f.v >= 0 && f.v <= maxSeconds) {
+			errs = append(errs, fmt.Errorf("router: Options.Timing.%s is %v, want 0 to %v seconds", f.name, f.v, maxSeconds))
 		}
 	}
-	if t.Chunk < 0 {
-		errs = append(errs, fmt.Errorf("router: Options.Timing.Chunk is %d, want >= 0", t.Chunk))
+	if t.Chunk < 0 || t.Chunk > maxTokens {
+		errs = append(errs, fmt.Errorf("router: Options.Timing.Chunk is %d, want 0 to %d", t.Chunk, maxTokens))
 	}
 	return errors.Join(errs...)
 }

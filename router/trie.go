@@ -18,10 +18,13 @@ import (
 //
 // Nodes are named by number and never move to another one while a request ends
 // in them: a split puts a new node above, a merge keeps the lower one. Freed nodes
-// and their memory are used again; in a steady state nothing is allocated.
+// and their memory are used again; in a steady state nothing is allocated. What
+// freed nodes keep is bounded, and short runs do not take the memory of long ones,
+// so that a burst of long prompts leaves nothing behind for good.
 type trie struct {
 	nodes []node
-	free  uint32 // list of freed nodes, linked by parent; 0 = empty
+	free  [2]uint32 // lists of freed nodes, linked by parent, with memory for short and for long runs; 0 = empty
+	kept  int       // blocks for which freed nodes keep memory
 	live  int
 	table childTable
 
@@ -51,8 +54,16 @@ type tip struct {
 	off, depth int
 }
 
-// maxKeptRun bounds the memory a freed node keeps, in blocks.
-const maxKeptRun = 1 << 13
+const (
+	// maxKeptRun bounds the memory a freed node keeps, in blocks, and maxKept that
+	// of all of them.
+	maxKeptRun = 1 << 13
+	maxKept    = 1 << 20
+	// shortRun is the longest run that counts as short.
+	shortRun = 1 << 9
+	// maxKeptRefs bounds the references for which a freed node keeps memory.
+	maxKeptRefs = 1 << 7
+)
 
 func newTrie() *trie { return &trie{nodes: make([]node, 1, 64)} }
 
@@ -137,7 +148,7 @@ func (t *trie) remove(worker, end uint32) (shrunk int) {
 
 // leaf adds a child of parent with the given run and no references yet.
 func (t *trie) leaf(parent uint32, run []block.Hash) uint32 {
-	at := t.alloc()
+	at := t.alloc(len(run))
 	n := &t.nodes[at]
 	n.run = append(n.run[:0], run...)
 	t.link(parent, at)
@@ -146,7 +157,7 @@ func (t *trie) leaf(parent uint32, run []block.Hash) uint32 {
 
 // split moves the first k blocks of a node into a new one above it.
 func (t *trie) split(at uint32, k int) uint32 {
-	up := t.alloc()
+	up := t.alloc(k)
 	n, u := &t.nodes[at], &t.nodes[up]
 	parent := n.parent
 	t.unlink(at)
@@ -186,10 +197,17 @@ func (t *trie) unlink(at uint32) {
 	p.kidXor ^= at
 }
 
-func (t *trie) alloc() uint32 {
+// alloc takes a free node for a run of the given length.
+func (t *trie) alloc(blocks int) uint32 {
 	t.live++
-	if at := t.free; at != 0 {
-		t.free = t.nodes[at].parent
+	list := &t.free[0]
+	if blocks > shortRun && t.free[1] != 0 {
+		list = &t.free[1]
+	}
+	if at := *list; at != 0 {
+		n := &t.nodes[at]
+		*list = n.parent
+		t.kept -= cap(n.run)
 		return at
 	}
 	t.nodes = append(t.nodes, node{})
@@ -198,12 +216,19 @@ func (t *trie) alloc() uint32 {
 
 func (t *trie) release(at uint32) {
 	n := &t.nodes[at]
-	run := n.run[:0]
-	if cap(run) > maxKeptRun {
+	run, refs, list := n.run[:0], n.refs[:0], &t.free[0]
+	if cap(run) > maxKeptRun || t.kept+cap(run) > maxKept {
 		run = nil
 	}
-	*n = node{run: run, refs: n.refs[:0], parent: t.free}
-	t.free = at
+	if cap(refs) > maxKeptRefs {
+		refs = nil
+	}
+	if cap(run) > shortRun {
+		list = &t.free[1]
+	}
+	t.kept += cap(run)
+	*n = node{run: run, refs: refs, parent: *list}
+	*list = at
 	t.live--
 }
 
