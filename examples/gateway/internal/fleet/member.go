@@ -42,8 +42,7 @@ type rank struct {
 	sub      *vllm.Subscriber // nil without events
 	kvBlocks int              // in index blocks
 	block    int              // tokens of an engine block, 0 = not known
-	load     engine.Load
-	state    atomic.Int32 // kvindex.StreamState
+	state    atomic.Int32     // kvindex.StreamState
 }
 
 // run probes the worker, serves it while it answers, and starts again.

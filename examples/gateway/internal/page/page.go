@@ -146,13 +146,13 @@ type Request struct {
 	output   atomic.Int64
 
 	// Guarded by p.mu.
-	worker      string
-	predicted   int // -1 = not sent yet
-	first, last time.Time
-	end         time.Time
-	cached      int
-	failed      string
-	spans       []engine.Span // set at the end, so that the timeline can go
+	worker    string
+	predicted int // -1 = not sent yet
+	first     time.Time
+	end       time.Time
+	cached    int
+	failed    string
+	spans     []engine.Span // set at the end, so that the timeline can go
 }
 
 // Begin records a request that arrived at start. Its timeline is read while it
