@@ -272,3 +272,10 @@ func (x *Index) checkBytes() error {
 	}
 	return nil
 }
+
+func popcount(ws []uint64) (n int) {
+	for _, v := range ws {
+		n += bits.OnesCount64(v)
+	}
+	return n
+}

@@ -1,18 +1,14 @@
 package kvindex
 
-import (
-	"math/bits"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // A run is a piece of a chain: up to 2^16 consecutive blocks whose hashes lie in
 // one window. It is found by the hash of its first block.
 //
 // run is the part that readers see of it for the GPU tier, one cache line.
-// Everything below ver changes only while ver is odd, by atomic stores, except
-// that a bit may be set or cleared in whole and entries may be appended under an
-// odd ver as well: a reader believes nothing that it read unless ver was even
-// and the same before and after.
+// Everything below ver, the words that it refers to and the second line change
+// only while ver is odd, by atomic stores. A reader believes nothing that it read
+// unless ver was even before and is the same after.
 type run struct {
 	ver   uint64
 	win   uint64 // window<<32 | lowerFlag | length; 0 = the run is free
@@ -488,10 +484,3 @@ func (x *Index) dropLower(r hrun) {
 
 // slotsUpTo is the number of words of a bitset that holds the slot.
 func slotsUpTo(slot uint32) uint32 { return slot/64 + 1 }
-
-func popcount(ws []uint64) (n int) {
-	for _, v := range ws {
-		n += bits.OnesCount64(v)
-	}
-	return n
-}
