@@ -107,7 +107,7 @@ func TestPlaysAndServes(t *testing.T) {
 	url, stdout, stderr, stop := start(t, "-listen 127.0.0.1:0 -speed 50 -trace "+tinyTrace(t, 60)+" -json "+file, "serving sim")
 	require.Regexp(t, `roundrobin +60 +0 `, stdout.String())
 	require.Regexp(t, `expected +60 +0 `, stdout.String())
-	require.Contains(t, stdout.String(), "Times are trace time, wall clock x 50")
+	require.Contains(t, stdout.String(), "Times in the table are trace time, wall clock x 50")
 	require.NotContains(t, stderr.String(), "failure")
 	data, err := os.ReadFile(file)
 	require.NoError(t, err)

@@ -56,14 +56,17 @@ func (w *watch) picked(req *engine.Request, worker string, d *router.Decision) {
 	w.page.Decide(p)
 }
 
-// own is the gateway's own share of a request's time: deciding and relaying.
-func own(spans []engine.Span) (sum time.Duration) {
+// own is the gateway's own share of a request's time.
+func own(spans []engine.Span) (o page.Own) {
 	for _, s := range spans {
-		if s.Class != engine.Compute {
-			sum += s.End.Sub(s.Start)
+		switch s.Class {
+		case engine.Control:
+			o.Control += s.End.Sub(s.Start)
+		case engine.Data:
+			o.Relay += s.End.Sub(s.Start)
 		}
 	}
-	return sum
+	return o
 }
 
 // Generate implements engine.Engine.

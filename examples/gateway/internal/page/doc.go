@@ -16,5 +16,5 @@
 // Content-Security-Policy that is sent with it forbids anything else.
 //
 // All times of a state are in seconds of trace time, which is wall clock times
-// Options.Speed; the one exception, own_wall, says so.
+// Options.Speed; the exceptions have wall in their names.
 package page

@@ -55,8 +55,8 @@ type Page struct {
 	policy    string
 	run       Run
 	totals    Totals
-	own       float64 // sum of the gateway's own seconds, wall clock
-	ended     int     // requests that own is a sum over
+	own       Own // sums over requests
+	ended     int // how many
 	ttft, itl ring[float64]
 	history   ring[sums]
 	results   ring[Result]
@@ -101,7 +101,7 @@ func (p *Page) Start(policy string, run Run) {
 	active := p.totals.Active
 	p.zero, p.policy, p.run = p.opts.Now(), policy, run
 	p.totals = Totals{Active: active}
-	p.own, p.ended = 0, 0
+	p.own, p.ended = Own{}, 0
 	p.ttft.reset()
 	p.itl.reset()
 	p.history.reset()
@@ -186,8 +186,8 @@ func (r *Request) Tokens(n int) {
 }
 
 // End records the end: the usage if the engine told it, the error if there was
-// one, and the gateway's own time, wall clock.
-func (r *Request) End(usage *engine.Usage, err error, own time.Duration) {
+// one, and the gateway's own time.
+func (r *Request) End(usage *engine.Usage, err error, own Own) {
 	p, now := r.p, r.p.opts.Now()
 	var spans []engine.Span
 	if r.timeline != nil {
@@ -238,20 +238,28 @@ func (r *Request) End(usage *engine.Usage, err error, own time.Duration) {
 			h.itlN++
 		}
 	}
-	p.own += own.Seconds()
+	p.own.Control += own.Control
+	p.own.Relay += own.Relay
 	p.ended++
-	h.own += own.Seconds()
+	h.own += own.Sum().Seconds()
 	h.answered++
 }
 
-// Own is the gateway's own mean time a request in this run, wall clock.
-func (p *Page) Own() time.Duration {
+// Own is the gateway's own share of a request's time, wall clock.
+type Own struct {
+	Control time.Duration // accepting, tokens, picking: before the engine is asked
+	Relay   time.Duration // passing chunks on
+}
+
+// Sum is all of it.
+func (o Own) Sum() time.Duration { return o.Control + o.Relay }
+
+// Own is the mean over the answered requests of this run.
+func (p *Page) Own() Own {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended == 0 {
-		return 0
-	}
-	return time.Duration(p.own / float64(p.ended) * float64(time.Second))
+	n := time.Duration(max(1, p.ended))
+	return Own{p.own.Control / n, p.own.Relay / n}
 }
 
 // State is a snapshot.
@@ -276,7 +284,8 @@ func (p *Page) State() State {
 	s.Totals.Window = p.ttft.n
 	s.Totals.TTFTMean, s.Totals.TTFTP95 = meanP95(&p.ttft)
 	s.Totals.ITLMean, s.Totals.ITLP95 = meanP95(&p.itl)
-	s.Totals.OwnWall = ratio(p.own, p.ended)
+	s.Totals.OwnWall = ratio(p.own.Sum().Seconds(), p.ended)
+	s.Totals.OwnControl = ratio(p.own.Control.Seconds(), p.ended)
 	for i := range p.history.n {
 		s.History = append(s.History, p.history.at(p.history.n-1-i).interval())
 	}

@@ -72,7 +72,7 @@ func demoPage(n, workers int) (*Page, *clock) {
 		c.advance(wait + pre + time.Millisecond)
 		tl.Add("upstream", engine.Compute, at.Add(time.Millisecond), c.now)
 		if i%17 == 16 {
-			r.End(nil, errors.New("engine: connection reset"), time.Millisecond)
+			r.End(nil, errors.New("engine: connection reset"), Own{})
 			continue
 		}
 		r.Tokens(1)
@@ -85,7 +85,7 @@ func demoPage(n, workers int) (*Page, *clock) {
 		c.advance(dec)
 		tl.Add("decode", engine.Compute, first, c.now.Add(-time.Millisecond))
 		tl.Add("relay", engine.Data, c.now.Add(-time.Millisecond), c.now)
-		r.End(&engine.Usage{Prompt: in, Completion: 1 + int(dec.Milliseconds()), Cached: in / 3}, nil, 900*time.Microsecond)
+		r.End(&engine.Usage{Prompt: in, Completion: 1 + int(dec.Milliseconds()), Cached: in / 3}, nil, Own{100 * time.Microsecond, 800 * time.Microsecond})
 		p.Progress(i)
 	}
 	return p, c
@@ -170,7 +170,7 @@ func TestStateIsBounded(t *testing.T) {
 	for range 1000 {
 		tl.Add("s", engine.Control, c.now, c.now.Add(time.Second))
 	}
-	r.End(nil, nil, 0)
+	r.End(nil, nil, Own{})
 	require.LessOrEqual(t, len(p.State().Requests[0].Spans), maxSpans+2)
 }
 
@@ -192,8 +192,8 @@ func TestTripInTraceTime(t *testing.T) {
 	r.Tokens(1)
 	c.advance(100 * time.Millisecond)
 	r.Tokens(4)
-	r.End(&engine.Usage{Prompt: 100, Completion: 5, Cached: 64}, nil, 3*time.Millisecond)
-	r.End(nil, errors.New("again"), 0) // a second end changes nothing
+	r.End(&engine.Usage{Prompt: 100, Completion: 5, Cached: 64}, nil, Own{time.Millisecond, 2 * time.Millisecond})
+	r.End(nil, errors.New("again"), Own{}) // a second end changes nothing
 	s := p.State()
 	trip := s.Requests[0]
 	require.InDelta(t, 20, trip.At, 1e-9)
@@ -208,7 +208,8 @@ func TestTripInTraceTime(t *testing.T) {
 	require.Zero(t, s.Totals.Errors)
 	require.InDelta(t, .5, *s.Totals.ITLMean, 1e-9)
 	require.InDelta(t, .003, *s.Totals.OwnWall, 1e-9) // wall clock
-	require.Equal(t, 3*time.Millisecond, p.Own())
+	require.InDelta(t, .001, *s.Totals.OwnControl, 1e-9)
+	require.Equal(t, Own{time.Millisecond, 2 * time.Millisecond}, p.Own())
 }
 
 func TestUnknownIsNull(t *testing.T) {

@@ -41,7 +41,8 @@ type Totals struct {
 	TTFTP95      *float64 `json:"ttft_p95"`
 	ITLMean      *float64 `json:"itl_mean"`
 	ITLP95       *float64 `json:"itl_p95"`
-	OwnWall      *float64 `json:"own_wall"` // the gateway's own time a request, wall clock
+	OwnWall      *float64 `json:"own_wall"`         // the gateway's own time a request, wall clock
+	OwnControl   *float64 `json:"own_control_wall"` // of it, before the engine was asked
 }
 
 // An Interval sums up the requests that ended in a few seconds.
