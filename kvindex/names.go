@@ -120,16 +120,21 @@ func (m *nameMap) ensure(names []uint64, mem *budget) bool {
 	return true
 }
 
-// presize makes room for n names of any kind.
+// presize gives an empty map the size for n names, if the budget has room.
 func (m *nameMap) presize(n int, mem *budget) {
 	per := n >> segBits
-	per += per / 32
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range m.seg {
-		m.fit(&m.seg[i], per, mem)
+	per += per / 32 // segments do not fill evenly
+	size := 1
+	for size < 1<<tagBits && size*bucketLen*fillPercent/100 < per {
+		size *= 2
 	}
-	m.floor = len(m.seg[len(m.seg)-1].b) // the last to get memory
+	if !mem.take(kindNames, int64(len(m.seg)*size)*bucketBytes, removalReserve) {
+		return
+	}
+	for i := range m.seg {
+		m.seg[i].resize(size)
+	}
+	m.floor = size
 	m.count()
 }
 
