@@ -60,7 +60,8 @@ type Result struct {
 	// before.
 	Status int
 	// Start is the arrival, FirstToken the moment the first chunk with tokens
-	// was written (zero without one), End the last byte.
+	// came from the engine (zero without one; that of the whole answer when it
+	// does not stream), End the last byte.
 	Start, FirstToken, End time.Time
 	// Chunks and Tokens count what was relayed; Tokens is exact when the engine
 	// reports ids or usage.

@@ -26,12 +26,11 @@ type call struct {
 	res  Result
 
 	body  []byte
-	out   []byte // one event, or the answer that does not stream
+	out   []byte // events that wait, or the answer that does not stream
 	usage engine.Usage
 
 	began    time.Time // of the engine's work
 	started  bool      // status and header are out
-	unsaid   bool      // bytes wait for a flush
 	deadline time.Time // of writes, as last set
 	tokens   []uint32  // memory of req.Tokens
 }
@@ -50,7 +49,7 @@ func (h *Handler) generate(w http.ResponseWriter, r *http.Request, api engine.AP
 
 	c := h.calls.Get().(*call)
 	c.h, c.w, c.rc, c.res = h, w, http.NewResponseController(w), Result{Start: start}
-	c.started, c.unsaid, c.deadline = false, false, time.Time{}
+	c.started, c.deadline = false, time.Time{}
 	defer c.release()
 
 	if a := c.accept(r, api); a.status != 0 {
@@ -193,40 +192,38 @@ func (c *call) relay(ctx context.Context) error {
 // errGone says that the client takes no bytes any more.
 var errGone = errors.New("openai: client left")
 
-// event writes one chunk. The flush is put off while the next one is already
-// there.
+// maxUnsaid is how much may wait in c.out for the next chunk.
+const maxUnsaid = 16 << 10
+
+// event puts one chunk into c.out and, unless the next one is already there,
+// sends what waits.
 func (c *call) event(chunk *engine.Chunk) error {
-	if chunk.Hidden || len(chunk.Raw) == 0 {
-		if c.unsaid && !chunk.More {
-			return c.flush(time.Now())
+	if !chunk.Hidden && len(chunk.Raw) > 0 {
+		c.out = appendEvent(c.out, chunk.Raw)
+		c.res.Chunks++
+		if chunk.Tokens > 0 && c.res.FirstToken.IsZero() {
+			c.res.FirstToken = time.Now()
 		}
+	}
+	if len(c.out) == 0 || chunk.More && len(c.out) < maxUnsaid {
 		return nil
 	}
+	return c.flush()
+}
+
+// flush sends what waits in c.out.
+func (c *call) flush() error {
 	before := time.Now()
 	if !c.started {
 		c.begin("text/event-stream; charset=utf-8", -1)
 	}
-	c.out = appendEvent(c.out[:0], chunk.Raw)
 	c.allow(before)
-	if _, err := c.w.Write(c.out); err != nil {
-		return fmt.Errorf("%w: %w", errGone, err)
+	n, err := c.w.Write(c.out)
+	c.res.BytesOut += int64(n)
+	c.out = c.out[:0]
+	if err == nil {
+		err = c.rc.Flush()
 	}
-	c.res.Chunks++
-	c.res.BytesOut += int64(len(c.out))
-	c.unsaid = true
-	if chunk.Tokens > 0 && c.res.FirstToken.IsZero() {
-		c.res.FirstToken = before
-	}
-	if chunk.More {
-		c.res.Relay += time.Since(before)
-		return nil
-	}
-	return c.flush(before)
-}
-
-func (c *call) flush(before time.Time) error {
-	c.unsaid = false
-	err := c.rc.Flush()
 	c.res.Relay += time.Since(before)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("%w: %w", errGone, err)
@@ -301,25 +298,18 @@ func (c *call) finish(ctx, client context.Context, err error) {
 			c.w.WriteHeader(statusClientClosed)
 		}
 	case err == nil && c.req.Stream:
-		if !c.started { // an engine without chunks; refused by its contract
-			c.begin("text/event-stream; charset=utf-8", -1)
-		}
-		io.WriteString(c.w, doneEvent)
-		c.flush(before)
+		c.out = append(c.out, doneEvent...)
+		c.flush() // nobody is left to tell of a failure
 	case err == nil:
 		c.begin("application/json", len(c.out))
 		c.res.FirstToken = before
-		n, _ := c.w.Write(c.out)
-		c.res.BytesOut += int64(n)
-		c.flush(before)
-	case c.started:
+		c.flush()
+	case c.started || len(c.out) > 0 && c.req.Stream:
 		h.stats.broken.Add(1)
 		a := explain(err, true)
-		c.out = append(c.out[:0], "data: "...)
-		c.out = a.appendObject(c.out)
+		c.out = a.appendObject(append(c.out, "data: "...))
 		c.out = append(c.out, "\n\n"+doneEvent...)
-		c.w.Write(c.out)
-		c.flush(before)
+		c.flush()
 	default:
 		h.stats.failed.Add(1)
 		a := explain(err, false)
