@@ -105,13 +105,15 @@ func (x *Index) bound(r hrun, t Tier, slot uint32) {
 }
 
 // grow makes room for up to n more blocks at the end of a run and says for how many.
+// A run that has to move gets a quarter to spare: sequences that grow at the same
+// time take each other's neighbouring words.
 func (x *Index) grow(r hrun, n uint32) uint32 {
 	have := r.length()
 	if have+n > r.m.size && r.m.size < chunkLen {
 		want := min(have+n, chunkLen)
 		if size, ok := x.hashes.extend(winBase(r.win), r.m.size, want); ok {
 			r.m.size = size
-		} else if have <= growMax && x.hashes.ready(want, removalReserve) {
+		} else if want = min(want+have/4, chunkLen); have <= growMax && x.hashes.ready(want, removalReserve) {
 			r.open()
 			x.move(r, want)
 			r.close()
