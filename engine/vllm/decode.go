@@ -35,6 +35,10 @@ type Decoder struct {
 	tokens []uint32
 	media  []block.Media
 	names  interner
+
+	touches int64 // what is left of touchCost x the message
+	// Items of the event's list that this block and the one before it named.
+	named, before []int32
 }
 
 // NewDecoder returns a Decoder. It knows no options: the form of each event is
@@ -54,6 +58,8 @@ func (d *Decoder) Decode(b *kvindex.Batch, seq uint64, payload []byte) error {
 	d.hashes = recycle(d.hashes)
 	d.tokens = recycle(d.tokens)
 	d.media = recycle(d.media)
+	d.named, d.before = recycle(d.named), recycle(d.before)
+	d.touches = touchCost * int64(len(payload))
 	d.r.Reset(payload)
 	if err := d.batch(b); err != nil {
 		b.Events, b.Malformed = b.Events[:0], 0

@@ -27,7 +27,9 @@ func (d *Decoder) extraKeys(ev *kvindex.Event) bool {
 		return false
 	}
 	base := len(d.media)
+	d.named, d.before = d.named[:0], d.before[:0]
 	for i := range n {
+		d.named, d.before = d.before[:0], d.named
 		if r.Nil() {
 			continue
 		}
@@ -75,7 +77,9 @@ func (d *Decoder) blockKeys(ev *kvindex.Event, i, m, base int) (int, error) {
 				return base, msgpack.ErrType
 			}
 			if last != nil {
-				base = d.item(base, block.MediaInBlock(d.names.get(last), start, 0))
+				if base, err = d.item(base, ev.BlockSize, block.MediaInBlock(d.names.get(last), start, 0)); err != nil {
+					return base, err
+				}
 			}
 			last = s
 		case msgpack.Array:
@@ -91,13 +95,17 @@ func (d *Decoder) blockKeys(ev *kvindex.Event, i, m, base int) (int, error) {
 			if err != nil || off < -block.MaxOffset || off >= int64(max(ev.BlockSize, 1)) {
 				return base, msgpack.ErrType
 			}
-			base = d.item(base, block.MediaInBlock(d.names.get(id), start, int(off)))
+			if base, err = d.item(base, ev.BlockSize, block.MediaInBlock(d.names.get(id), start, int(off))); err != nil {
+				return base, err
+			}
 		case msgpack.Bin:
 			b, err := r.Bin()
 			if err != nil || len(b) > block.MaxField/4 {
 				return base, msgpack.ErrType
 			}
-			base = d.item(base, block.MediaInBlock("embeds:"+hex.EncodeToString(b), start, 0))
+			if base, err = d.item(base, ev.BlockSize, block.MediaInBlock("embeds:"+hex.EncodeToString(b), start, 0)); err != nil {
+				return base, err
+			}
 		default: // a kind of key that no known release has
 			return base, msgpack.ErrType
 		}
@@ -107,19 +115,37 @@ func (d *Decoder) blockKeys(ev *kvindex.Event, i, m, base int) (int, error) {
 	case i == 0 && !ev.HasParent:
 		ev.Salt = d.names.get(last)
 	default:
-		base = d.item(base, block.MediaInBlock(d.names.get(last), start, 0))
+		return d.item(base, ev.BlockSize, block.MediaInBlock(d.names.get(last), start, 0))
 	}
 	return base, nil
 }
 
-// item adds an item to the event's list, or makes the one longer that an earlier
-// block named already.
-func (d *Decoder) item(base int, m block.Media) int {
-	for k := len(d.media) - 1; k >= max(base, len(d.media)-8); k-- {
-		if old := &d.media[k]; old.Offset == m.Offset && old.ID == m.ID {
+// touchCost bounds what the items of one message may cost to hash, in bytes a
+// byte of the message. An engine names an item again for each block that it
+// touches, so that the names and numbers that hashing goes over stand in the
+// message, in a form that is at most so much shorter.
+const touchCost = 16
+
+// mergeWindow is how many items of the block before are looked at to find one
+// that goes on. All but the last few of a block end in it.
+const mergeWindow = 16
+
+// item adds an item to the event's list, or makes the one longer that the block
+// before named already. It fails when items touch more blocks than the message
+// can have named: such a message takes hours to hash.
+func (d *Decoder) item(base, size int, m block.Media) (int, error) {
+	for k := len(d.before) - 1; k >= max(0, len(d.before)-mergeWindow); k-- {
+		if old := &d.media[base+int(d.before[k])]; old.Offset == m.Offset && old.ID == m.ID {
+			if !d.touch(m.ID, m.Length-old.Length, size) {
+				return base, msgpack.ErrType
+			}
 			old.Length = max(old.Length, m.Length)
-			return base
+			d.named = append(d.named, d.before[k])
+			return base, nil
 		}
+	}
+	if !d.touch(m.ID, m.Length+min(m.Offset, 0), size) { // what lies before the event's tokens touches none of its blocks
+		return base, msgpack.ErrType
 	}
 	if len(d.media) == cap(d.media) {
 		// Only here does an arena's growth take the event's part along.
@@ -127,6 +153,14 @@ func (d *Decoder) item(base int, m block.Media) int {
 		d.media = append(grown, d.media[base:]...)
 		base = 0
 	}
+	d.named = append(d.named, int32(len(d.media)-base))
 	d.media = append(d.media, m)
-	return base
+	return base, nil
+}
+
+// touch takes the cost of an item of that name over so many tokens, in blocks of
+// size tokens, from what is left of the message's.
+func (d *Decoder) touch(id string, tokens, size int) bool {
+	d.touches -= (int64(max(tokens, 0)/max(size, 1)) + 1) * int64(len(id)+16)
+	return d.touches >= 0
 }

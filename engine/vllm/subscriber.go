@@ -38,7 +38,8 @@ type SubscriberOptions struct {
 	// Topic is the prefix of the topics to follow; empty means all.
 	Topic string
 	// OnlyRank drops messages that say another data-parallel rank than Rank. It
-	// is for publishers that carry several ranks; vLLM has one publisher a rank.
+	// is for forwarders that carry the messages of several ranks, each with the
+	// numbers of its own sequence; vLLM has one publisher a rank.
 	OnlyRank bool
 	Rank     int
 
