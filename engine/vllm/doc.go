@@ -35,7 +35,7 @@
 // the old ones stand-ins of the same roles, and what is known is continued.
 // Templates are code, so this is no theorem: it is done for plain texts only,
 // after the rule has given the engine's own ids several times in a row for that
-// model, tools and template arguments; it is compared again for ever; and one
+// model, tools and template arguments; it is compared again now and then; and one
 // difference ends it. WorkerOptions.NoPrefixReuse asks for everything in full.
 //
 // # Restarts

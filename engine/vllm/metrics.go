@@ -3,7 +3,6 @@ package vllm
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 
@@ -49,7 +48,7 @@ func ParseLoad(dst []engine.Load, page []byte, at time.Time) ([]engine.Load, err
 			continue
 		}
 		v, ok := s.Value()
-		if !ok || math.IsNaN(v) || v < 0 || v > 1<<52 {
+		if !ok || !(v >= 0 && v <= what.most()) {
 			continue
 		}
 		*bits |= 1 << what
@@ -92,6 +91,17 @@ const (
 	hits
 	cacheConfig
 )
+
+// most is the greatest value that makes sense.
+func (w series) most() float64 {
+	switch w {
+	case running, waiting:
+		return 1 << 30
+	case usage:
+		return 1.01 // a share, with the rounding of an engine's sum
+	}
+	return 1 << 52
+}
 
 // seenSeries is a set of series.
 type seenSeries uint8

@@ -66,6 +66,8 @@ func TestParseLoad(t *testing.T) {
 		{"half a queue is none", "vllm:num_requests_running 3", []engine.Load{{Running: 3}}},
 		{"unknown is not zero", "vllm:kv_cache_usage_perc NaN\nvllm:num_requests_running -1\nvllm:num_requests_waiting +Inf\nvllm:prefix_cache_hits_total 1",
 			[]engine.Load{{Hits: 1}}},
+		{"counts that are none", "vllm:num_requests_running 1e15\nvllm:num_requests_waiting 2\nvllm:prefix_cache_hits_total 1e15", []engine.Load{{Waiting: 2, Hits: 1e15}}},
+		{"a share that is none", "vllm:kv_cache_usage_perc 55\nvllm:num_requests_waiting 2", []engine.Load{{Waiting: 2}}},
 		{"usage above one", "vllm:kv_cache_usage_perc 1.0000001", []engine.Load{{KVUsage: 1, HasKV: true}}},
 		{"a rank without news", "vllm:kv_cache_usage_perc{engine=\"1\"} 0.25", []engine.Load{{}, {KVUsage: 0.25, HasKV: true}}},
 		{"config not set", `vllm:cache_config_info{block_size="None",num_gpu_blocks="None",engine="0"} 1`, []engine.Load{{}}},

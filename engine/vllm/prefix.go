@@ -39,7 +39,9 @@ const (
 //   - for each context (model, tools, template arguments: everything but the
 //     messages) it must first have given the engine's own ids learnAfter times
 //     in a row, and is compared again every checkEvery times;
-//   - one difference, ever, ends it for the context, with all that it made.
+//   - one difference ends it for the context, with all that it made. What is
+//     known of a context is kept for the learnContexts used last; one that is
+//     forgotten begins anew, and what the rule had made there is not believed.
 //
 // Short conversations are asked for in full. ok says that ids are the answer.
 func (w *Worker) reuse(ctx context.Context, q *question) (ids []uint32, ok bool, err error) {
@@ -72,13 +74,13 @@ func (w *Worker) reuse(ctx context.Context, q *question) (ids []uint32, ok bool,
 	if err != nil {
 		return nil, false, err
 	}
-	check := w.tokens.learn.next(p.context, fits)
+	by, check := w.tokens.learn.next(p.context, fits)
 	if !fits {
 		return nil, false, nil
 	}
 	if !check {
 		w.stats.reused.Add(1)
-		w.tokens.put(p.key, ids, true)
+		w.tokens.put(p.key, ids, by)
 		return ids, true, nil
 	}
 	w.stats.asked.Add(1)
@@ -92,7 +94,7 @@ func (w *Worker) reuse(ctx context.Context, q *question) (ids []uint32, ok bool,
 		w.stats.wrong.Add(1)
 	}
 	w.tokens.learn.verdict(p.context, same)
-	w.tokens.put(p.key, told, false)
+	w.tokens.put(p.key, told, nil)
 	return told, true, nil
 }
 
@@ -100,7 +102,7 @@ func (w *Worker) reuse(ctx context.Context, q *question) (ids []uint32, ok bool,
 // known, n messages.
 func (w *Worker) longestKnown(p *prompt) (ids []uint32, n int) {
 	for n = len(p.messages) - 1; n > 0; n-- {
-		if e, ok := w.lookup(p, p.chain[n]); ok {
+		if e, ok := w.lookup(p.chain[n]); ok {
 			return e.ids, n
 		}
 	}
@@ -156,7 +158,7 @@ func (w *Worker) askStandIn(ctx context.Context, q *question, messages []byte, o
 	if err != nil {
 		return nil, err
 	}
-	w.tokens.put(k, ids, false)
+	w.tokens.put(k, ids, nil)
 	return ids, nil
 }
 
@@ -224,19 +226,27 @@ func (l *learner) broken(k promptKey) bool {
 	return l.at(k).broken
 }
 
-// next counts one use of the rule and says whether it is to be compared.
-func (l *learner) next(k promptKey, fits bool) (check bool) {
+// doubts says whether what a lesson made is no longer to be believed.
+func (l *learner) doubts(s *lesson) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.at(k)
+	return s.broken
+}
+
+// next counts one use of the rule. It gives what is known of it, and says whether
+// this use is to be compared.
+func (l *learner) next(k promptKey, fits bool) (s *lesson, check bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s = l.at(k)
 	if !fits {
 		s.misfits++
 		s.broken = s.broken || s.misfits >= learnMisfits
-		return true
+		return s, true
 	}
 	s.misfits = 0
 	s.uses++
-	return s.good < learnAfter || s.uses%checkEvery == 0
+	return s, s.good < learnAfter || s.uses%checkEvery == 0
 }
 
 func (l *learner) verdict(k promptKey, same bool) {

@@ -214,6 +214,26 @@ func TestReuseIsFoundOut(t *testing.T) {
 	require.Equal(t, reused, w.TokenStats().Reused)
 }
 
+// TestReuseForgets: when so many contexts were in use that what was known of one
+// is gone, the rule is compared again there, and nothing that it had made before
+// is believed.
+func TestReuseForgets(t *testing.T) {
+	w := startWorker(t, templateSite(t, treacherous), &WorkerOptions{MinReuse: 1})
+	calm := func(c, turn int) string { return "fine" }
+	require.Zero(t, converse(t, w, treacherous, 0, 20, calm))
+	made := w.TokenStats().Reused
+	require.NotZero(t, made)
+	for i := range learnContexts {
+		w.tokens.learn.next(promptKey{byte(i), byte(i >> 8), 1}, true)
+	}
+	hits := w.TokenStats().Hits
+	require.Zero(t, converse(t, w, treacherous, 19, 20, calm))
+	after := w.TokenStats()
+	require.Equal(t, made, after.Reused, "not relied on")
+	require.Less(t, after.Hits-hits, uint64(3), "what was put together is asked for again")
+	require.NotZero(t, after.Checked)
+}
+
 func TestReuseAsksLess(t *testing.T) {
 	s := templateSite(t, plainTemplate)
 	w := startWorker(t, s, &WorkerOptions{MinReuse: 1})

@@ -39,9 +39,9 @@ type TokenCache struct {
 type promptKey [32]byte
 
 type tokenEntry struct {
-	ids     []uint32 // never changed
-	guessed bool     // put together from known messages, not told by the engine
-	at      time.Time
+	ids []uint32 // never changed
+	by  *lesson  // what they were put together by; nil when the engine told them
+	at  time.Time
 }
 
 // entryOverhead is what an entry costs besides its ids, roughly.
@@ -70,7 +70,8 @@ func NewTokenCache(opts *TokenCacheOptions) (*TokenCache, error) {
 	c := &TokenCache{opts: o}
 	// The number of entries is bounded through their bytes.
 	c.lru, _ = simplelru.NewLRU(math.MaxInt32, func(_ promptKey, e tokenEntry) { c.bytes -= e.size() })
-	c.learn.lru, _ = simplelru.NewLRU[promptKey, *lesson](learnContexts, nil)
+	// What was made by a rule of which nothing is known any more is not believed.
+	c.learn.lru, _ = simplelru.NewLRU(learnContexts, func(_ promptKey, s *lesson) { s.broken = true })
 	return c, nil
 }
 
@@ -89,16 +90,20 @@ func (c *TokenCache) get(k promptKey) (tokenEntry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.lru.Get(k)
-	if ok && c.opts.Now().Sub(e.at) > c.opts.TTL {
+	if !ok {
+		return tokenEntry{}, false
+	}
+	// Less than nothing: the clock was set back, and how old it is is not known.
+	if age := c.opts.Now().Sub(e.at); age < 0 || age > c.opts.TTL {
 		c.lru.Remove(k)
 		return tokenEntry{}, false
 	}
-	return e, ok
+	return e, true
 }
 
 // put takes ids over. An entry that does not fit at all is not kept.
-func (c *TokenCache) put(k promptKey, ids []uint32, guessed bool) {
-	e := tokenEntry{ids: ids, guessed: guessed, at: c.opts.Now()}
+func (c *TokenCache) put(k promptKey, ids []uint32, by *lesson) {
+	e := tokenEntry{ids: ids, by: by, at: c.opts.Now()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lru.Remove(k)

@@ -70,7 +70,7 @@ func (w *Worker) tokenize(ctx context.Context, req *engine.Request) ([]uint32, e
 		w.stats.given.Add(1)
 		return ids, nil
 	}
-	if e, ok := w.lookup(p, p.key); ok {
+	if e, ok := w.lookup(p.key); ok {
 		w.stats.hits.Add(1)
 		return e.ids, nil
 	}
@@ -83,15 +83,15 @@ func (w *Worker) tokenize(ctx context.Context, req *engine.Request) ([]uint32, e
 	if err != nil {
 		return nil, err
 	}
-	w.tokens.put(p.key, ids, false)
+	w.tokens.put(p.key, ids, nil)
 	return ids, nil
 }
 
 // lookup finds ids in the cache. Such as were put together under a rule that
 // has meanwhile failed are not believed.
-func (w *Worker) lookup(p *prompt, k promptKey) (tokenEntry, bool) {
+func (w *Worker) lookup(k promptKey) (tokenEntry, bool) {
 	e, ok := w.tokens.get(k)
-	if ok && e.guessed && w.tokens.learn.broken(p.context) {
+	if ok && e.by != nil && w.tokens.learn.doubts(e.by) {
 		return tokenEntry{}, false
 	}
 	return e, ok

@@ -375,7 +375,7 @@ func TestTokenCache(t *testing.T) {
 	require.NoError(t, err)
 	key := func(i int) promptKey { return promptKey{byte(i), byte(i >> 8)} }
 	for i := range 1000 {
-		c.put(key(i), make([]uint32, 100), false)
+		c.put(key(i), make([]uint32, 100), nil)
 		n, bytes := c.Len()
 		require.LessOrEqual(t, bytes, 10_000)
 		require.Equal(t, n*(400+entryOverhead), bytes)
@@ -384,10 +384,14 @@ func TestTokenCache(t *testing.T) {
 	require.True(t, ok)
 	_, ok = c.get(key(0))
 	require.False(t, ok)
-	c.put(key(999), make([]uint32, 10_000), false) // too large: the old entry goes as well
+	c.put(key(999), make([]uint32, 10_000), nil) // too large: the old entry goes as well
 	_, ok = c.get(key(999))
 	require.False(t, ok)
 	now = now.Add(61 * time.Second)
 	_, ok = c.get(key(998))
+	require.False(t, ok)
+	c.put(key(1), nil, nil)
+	now = now.Add(-time.Second) // set back: how old the entry is is not known
+	_, ok = c.get(key(1))
 	require.False(t, ok)
 }
