@@ -55,6 +55,14 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
+// small is the default of sockets to which peers send only a few bytes.
+func (l Limits) small() Limits {
+	if l.MaxMessage <= 0 {
+		l.MaxMessage = 64 << 10
+	}
+	return l
+}
+
 const (
 	readBuffer = 16 << 10
 	// growStep is the most that is allocated ahead of bytes that have arrived.

@@ -14,8 +14,9 @@ type PubOptions struct {
 	MaxBytes int
 	// MaxConns bounds the connections. 0 means 64.
 	MaxConns int
-	// Limits bounds what a subscriber can make us hold. Without a WriteTimeout
-	// here, one that does not read loses messages but keeps its connection.
+	// Limits bounds what a subscriber can make us hold; MaxMessage is 64 KiB by
+	// default, since subscriptions are short. Without a WriteTimeout here, one
+	// that does not read loses messages but keeps its connection.
 	Limits Limits
 }
 
@@ -41,13 +42,18 @@ type Pub struct {
 // A subscriber is one connection. All fields are guarded by Pub.mu.
 type subscriber struct {
 	topics map[string]int // subscriptions by prefix, counted
+	asked  int            // bytes of the prefixes
 	queue  [][]byte       // encoded messages, oldest first
 	bytes  int
 	wake   chan struct{} // has room for one
 }
 
-// maxTopics bounds the prefixes that one subscriber may ask for.
-const maxTopics = 1024
+// Bounds of the prefixes that one subscriber may ask for, and of their bytes in
+// all. What is beyond is ignored.
+const (
+	maxTopics     = 1024
+	maxTopicBytes = 1 << 20
+)
 
 // NewPub serves subscribers on ln, which it owns from now on, until Close.
 func NewPub(ln net.Listener, opts *PubOptions) *Pub {
@@ -61,6 +67,7 @@ func NewPub(ln net.Listener, opts *PubOptions) *Pub {
 	if p.opts.MaxBytes <= 0 {
 		p.opts.MaxBytes = 64 << 20
 	}
+	p.opts.Limits = p.opts.Limits.small()
 	if p.opts.Limits.WriteTimeout == 0 {
 		p.opts.Limits.WriteTimeout = -1
 	}
@@ -165,14 +172,25 @@ func (p *Pub) serve(c *Conn) {
 			continue // a publisher ignores anything else
 		}
 		p.mu.Lock()
-		if !add {
-			if s.topics[string(topic)]--; s.topics[string(topic)] <= 0 {
-				delete(s.topics, string(topic))
-			}
-		} else if len(s.topics) < maxTopics {
-			s.topics[string(topic)]++
-		}
+		s.subscribe(topic, add)
 		p.mu.Unlock()
+	}
+}
+
+// subscribe counts one subscription more or less.
+func (s *subscriber) subscribe(topic []byte, add bool) {
+	n, held := s.topics[string(topic)]
+	switch {
+	case add && held:
+		s.topics[string(topic)] = n + 1
+	case add && len(s.topics) < maxTopics && s.asked+len(topic) <= maxTopicBytes:
+		s.topics[string(topic)] = 1
+		s.asked += len(topic)
+	case !add && n > 1:
+		s.topics[string(topic)] = n - 1
+	case !add && held:
+		delete(s.topics, string(topic))
+		s.asked -= len(topic)
 	}
 }
 

@@ -6,8 +6,9 @@ import "net"
 type RouterOptions struct {
 	// MaxConns bounds the connections. 0 means 64.
 	MaxConns int
-	// Limits bounds what a peer can make us hold. A peer that does not read its
-	// replies is cut after Limits.WriteTimeout.
+	// Limits bounds what a peer can make us hold; MaxMessage, of a request, is 64
+	// KiB by default. A peer that does not read its replies is cut after
+	// Limits.WriteTimeout.
 	Limits Limits
 }
 
@@ -28,7 +29,7 @@ func NewRouterSock(ln net.Listener, opts *RouterOptions, answer func(request [][
 		o = *opts
 	}
 	r := &RouterSock{}
-	r.srv = server{ln: ln, kind: "ROUTER", lim: o.Limits, maxConns: o.MaxConns, serve: func(c *Conn) {
+	r.srv = server{ln: ln, kind: "ROUTER", lim: o.Limits.small(), maxConns: o.MaxConns, serve: func(c *Conn) {
 		var frames [][]byte
 		for {
 			var err error
