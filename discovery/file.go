@@ -8,7 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -159,8 +161,8 @@ func (w *fileWatch) look() (Update, bool) {
 	now := w.src.opts.Now()
 	workers, changed, err := w.load(now)
 	if err != nil {
-		age := now.Sub(w.good)
-		if err.Error() == w.fault && now.Sub(w.told) < w.src.opts.Remind {
+		age := max(0, now.Sub(w.good)) // the clock may have been set back
+		if err.Error() == w.fault && within(w.told, now, w.src.opts.Remind) {
 			return Update{}, false
 		}
 		w.fault, w.told = err.Error(), now
@@ -170,7 +172,7 @@ func (w *fileWatch) look() (Update, bool) {
 	w.good, w.fault = now, ""
 	if !w.ready {
 		w.ready, w.workers = true, workers
-		return Update{Snapshot: true, Put: workers}, true
+		return Update{Snapshot: true, Put: slices.Clone(workers)}, true
 	}
 	if !changed {
 		return Update{}, healed
@@ -188,18 +190,13 @@ func (w *fileWatch) load(now time.Time) (workers []Worker, changed bool, err err
 		w.info = nil
 		return nil, false, err
 	}
-	// A FIFO or device would block the look for ever.
-	if !info.Mode().IsRegular() {
-		w.info = nil
-		return nil, false, errors.New("not a regular file")
-	}
 	if w.info != nil && os.SameFile(info, w.info) && info.Size() == w.info.Size() && info.ModTime().Equal(w.info.ModTime()) {
 		// Clocks of machines differ, so now and then the file is read all the same.
-		if w.read.Sub(info.ModTime()) >= racy && now.Sub(w.read) < w.src.opts.Remind {
+		if w.read.Sub(info.ModTime()) >= racy && within(w.read, now, w.src.opts.Remind) {
 			return w.workers, false, w.err
 		}
 	}
-	data, err := readBounded(w.src.path, w.src.opts.MaxBytes)
+	data, info, err := readBounded(w.src.path, w.src.opts.MaxBytes)
 	if err != nil {
 		w.info = nil
 		return nil, false, err
@@ -214,19 +211,36 @@ func (w *fileWatch) load(now time.Time) (workers []Worker, changed bool, err err
 	return workers, w.err == nil, w.err
 }
 
-// readBounded reads a file of at most limit bytes.
-func readBounded(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+// within says whether now is less than d after t, and not before it: on a clock
+// that was set back no time can be told.
+func within(t, now time.Time, d time.Duration) bool {
+	age := now.Sub(t)
+	return age >= 0 && age < d
+}
+
+// readBounded reads a file of at most limit bytes. What it says about the file is
+// of the one that it read, whatever stands at the path by now.
+func readBounded(path string, limit int64) ([]byte, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|nonblock, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	// A device or FIFO has no end, or would keep the look waiting for one.
+	if !info.Mode().IsRegular() {
+		return nil, nil, errors.New("not a regular file")
+	}
+	limit = min(limit, math.MaxInt64-1)
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+		return nil, nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
 	}
-	return data, nil
+	return data, info, nil
 }
