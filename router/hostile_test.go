@@ -337,3 +337,23 @@ func TestBurstLeavesLittleMemory(t *testing.T) {
 	require.Less(t, live, 300*2*shortRun)
 	require.Equal(t, held(tr), tr.kept+live)
 }
+
+// A worker that left takes its report along, also when its leases keep its place:
+// after it came back, what it said in its former life counts no more.
+func TestReportLeavesWithTheWorker(t *testing.T) {
+	r, _ := newTestRouter(t, 1, nil, Options{Limits: Limits{Waiting: 5}})
+	l := mustPick(t, r, &Request{Tokens: 10})
+	r.Report(slotOf(1), Load{Waiting: 50, HasQueue: true})
+	_, err := r.Pick(&Request{Tokens: 10})
+	require.ErrorIs(t, err, ErrOverloaded)
+	require.NoError(t, r.SetWorkers(nil))
+	r.Report(slotOf(1), Load{Waiting: 50, HasQueue: true})
+	require.Equal(t, uint64(1), r.Stats().UnknownReports)
+	require.NoError(t, r.SetWorkers(workerList(1, 0)))
+	w := r.Stats().Workers[0]
+	require.False(t, w.HasLoad)
+	require.Zero(t, w.OtherRequests)
+	mustPick(t, r, &Request{Tokens: 10}).Done(nil)
+	l.Done(nil)
+	requireEmpty(t, r)
+}
