@@ -114,13 +114,18 @@ func (x *Index) check() error {
 		if len(k.side.slots) > 0 {
 			sided++
 		}
+		used := 0
 		for _, e := range k.side.slots {
 			if e.at == 0 {
 				continue
 			}
-			if _, ok := x.blockAt(e.at); !ok || !x.holdsAny(x.hrun(e.at.run()), k.num, e.at.off()) {
+			used++
+			if k.side.loose == 0 && x.stale(k, &e) {
 				return fmt.Errorf("slot %d: side name of a block that it does not hold", k.num)
 			}
+		}
+		if used != k.side.used {
+			return fmt.Errorf("slot %d: %d side names, counted %d", k.num, used, k.side.used)
 		}
 	}
 	if sided != x.sided || total != x.holders {

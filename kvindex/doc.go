@@ -64,7 +64,8 @@
 //
 // Writers find blocks by name in a map of each worker's own: 16 to 18 bytes a name,
 // for the blocks that it was the first to store. Workers that call a block
-// otherwise, because their engine's hash seed is another, keep a side map.
+// otherwise, because their engine's hash seed is another, keep a side map; its
+// names count while the very block that they were given to is there and held.
 //
 // # Limits
 //

@@ -78,9 +78,9 @@ func (x *Index) lookupKnown(k *slotState, name uint64, hash block.Hash) (place, 
 	if ok {
 		return p, true
 	}
-	// The slot's side map has only what the slot holds, so this place is from a
-	// map whose entries are checked against the run's names.
-	return known, known != 0 && x.nameIs(name, known)
+	// A side name counts only while the slot holds its block, so this place is from
+	// a map whose entries are checked against the run's names.
+	return known, known != 0
 }
 
 // lookup finds a place of a name that ok accepts (locked). It asks the slot's own
@@ -90,7 +90,7 @@ func (x *Index) lookup(k *slotState, name uint64, ok func(place) bool) (place, b
 	if p, found := k.m.find(name, accept); found {
 		return p, true
 	}
-	if p, found := k.side.find(name, ok); found {
+	if p, found := k.side.find(name, ok, func(e *sideEntry) bool { return x.stale(k, e) }); found {
 		return p, true
 	}
 	for i := 0; i < len(k.others); i++ {

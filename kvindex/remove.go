@@ -76,8 +76,11 @@ func (x *Index) removePiece(k *slotState, t Tier, names []uint64) (unknown int) 
 		}
 		gone := x.takeAway(r, t, k, lo, hi)
 		unknown += int(hi-lo) - min(int(gone), int(hi-lo))
-		if k.side.used > 0 && !x.holdsAny(r, k.num, lo) {
-			k.side.remove(name, p)
+		if k.side.used > 0 {
+			k.side.loose++
+			if !x.holdsAny(r, k.num, lo) {
+				k.side.remove(name, p)
+			}
 		}
 	}
 	return unknown

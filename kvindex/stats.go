@@ -24,7 +24,8 @@ type Stats struct {
 	// those of dying slots included.
 	Holders [Tiers]int
 
-	// SideNames counts blocks that a slot calls otherwise than the index does.
+	// SideNames counts blocks that a slot calls otherwise than the index does, and
+	// further names of blocks, with some that have lost their block meanwhile.
 	SideNames int
 
 	Refused         uint64 // stores refused for the budget

@@ -298,15 +298,16 @@ func (x *Index) agree(k *slotState, r hrun, off uint32, names []uint64) bool {
 		n = len(names)
 	}
 	before := len(k.side.slots)
-	if !k.side.ensure(n, &x.mem) {
+	if !x.sideReady(k, n) || !k.side.ensure(n, &x.mem) {
 		return false
 	}
 	if before == 0 {
 		x.sided++
 	}
+	hashes := x.d.hashesAt(winBase(r.win)+off, uint32(len(names)))
 	for i := range have {
 		if !reach || names[i] != have[i] {
-			k.side.put(names[i], at(r.id, off+uint32(i)))
+			k.side.put(names[i], at(r.id, off+uint32(i)), hashes[i])
 		}
 	}
 	return true

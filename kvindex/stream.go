@@ -168,8 +168,12 @@ type ledger interface {
 //   - Of a hybrid model one group of full attention is indexed.
 //   - A name that stands for blocks of two scopes loses both at its remove.
 //   - Two names for one block (an engine that hashes what its events do not tell,
-//     say a salt) count as two copies of the second name, and the block goes when
-//     the first is removed.
+//     say a salt) count as a copy each. The block goes at the first remove by a name
+//     of which no further copy is counted; its other names mean nothing from then on
+//     until it is stored again, and their removes take no block. An engine that
+//     makes ever new names for the blocks that it holds is refused at four a block.
+//   - Names are taken for hashes of what they name: two blocks of one scope with one
+//     name, a chance of 2^-64, are not told apart.
 //   - Where engine blocks are bigger than the index's, an image is known to touch
 //     the part of the engine block up to its first token told, not how far it goes.
 //

@@ -500,6 +500,9 @@ func (m *model) settle() {
 		m.t.Fatalf("left behind: %+v", s)
 	}
 	if x, ok := m.ix.(*Index); ok {
+		if err := x.check(); err != nil {
+			m.t.Fatal(err)
+		}
 		if n := x.Stats().Holders; m.exact && n != [Tiers]int{} {
 			m.t.Fatalf("the index still holds %v", n)
 		}

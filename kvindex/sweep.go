@@ -184,9 +184,8 @@ func (x *Index) Clear(s Slot, tiers ...Tier) {
 	if k.gone.Load() {
 		return
 	}
-	if k.side.used > 0 {
-		k.side.filter(func(e *sideEntry) bool { return x.holdsAny(x.hrun(e.at.run()), k.num, e.at.off()) })
-	}
+	k.side.loose++
+	x.purge(k)
 	if all {
 		x.dropSide(k)
 		x.setLive(k.num, true)
@@ -272,6 +271,9 @@ func (x *Index) trim() {
 		}
 		k.m.trim(&x.mem)
 		if len(k.side.slots) > 0 {
+			if k.side.loose > k.side.used { // paid by what was removed since the last one
+				x.purge(k)
+			}
 			if k.side.trim(&x.mem); len(k.side.slots) == 0 {
 				x.sided--
 			}

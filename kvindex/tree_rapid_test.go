@@ -156,7 +156,7 @@ func FuzzNames(f *testing.F) {
 					t.Fatal("no room without a limit")
 				}
 				m.insert(k.name, k.at)
-				side.put(k.name, k.at)
+				side.put(k.name, k.at, k.name)
 			case 2:
 				m.remove(k.name, k.at)
 				side.remove(k.name, k.at)
@@ -179,7 +179,7 @@ func FuzzNames(f *testing.F) {
 			if _, ok := m.find(k.name, is); !ok {
 				t.Fatalf("%v is not in the map", k)
 			}
-			if _, ok := side.find(k.name, is); !ok {
+			if _, ok := side.find(k.name, is, func(*sideEntry) bool { return false }); !ok {
 				t.Fatalf("%v is not in the side map", k)
 			}
 		}
