@@ -3,9 +3,13 @@ package indextest_test
 import (
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/stator-go/stator/kvindex"
 	"github.com/stator-go/stator/kvindex/indextest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestIndex(t *testing.T) {
 	indextest.Run(t, func(t testing.TB) indextest.Index {
