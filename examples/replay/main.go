@@ -98,6 +98,15 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if o.json != "" && o.json != "-" { // not to find out after all the work
+		f, err := os.OpenFile(o.json, os.O_WRONLY|os.O_CREATE, 0o666)
+		if err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
 	reqs, err := trace.Open(o.trace)
 	if err != nil {
 		return err

@@ -17,10 +17,13 @@ import (
 // BlockTokens is the number of tokens that one id of a trace stands for.
 const BlockTokens = 512
 
-// Limits of one line. A trace beyond them is refused with the line's number.
+// Limits of a trace. One beyond them is refused with the line's number, so that a
+// small compressed file cannot take all memory.
 const (
-	MaxLine   = 8 << 20 // bytes
-	MaxTokens = 8 << 20 // input or output of one request
+	MaxLine     = 8 << 20 // bytes of a line
+	MaxTokens   = 8 << 20 // input or output of one request
+	MaxRequests = 4 << 20
+	MaxBlocks   = 16 << 20 // ids of all requests together
 )
 
 // A Request is one line of a trace.
@@ -47,6 +50,7 @@ func (e *LineError) Unwrap() error { return e.Err }
 
 var (
 	errOrder  = errors.New("timestamp is before the previous line's")
+	errLarge  = fmt.Errorf("the trace has more than %d requests, or %d ids", MaxRequests, MaxBlocks)
 	errBlocks = errors.New("hash_ids does not hold one id per 512 tokens of input_length")
 )
 
@@ -76,7 +80,7 @@ func Read(r io.Reader) ([]Request, error) {
 	sc := bufio.NewScanner(br)
 	sc.Buffer(make([]byte, 0, 1<<16), MaxLine)
 	var out []Request
-	n := 0
+	n, blocks := 0, 0
 	for sc.Scan() {
 		n++
 		line := bytes.TrimSpace(sc.Bytes())
@@ -84,8 +88,13 @@ func Read(r io.Reader) ([]Request, error) {
 			continue
 		}
 		q, err := Parse(line)
-		if err == nil && len(out) > 0 && q.At < out[len(out)-1].At {
+		blocks += len(q.Blocks)
+		switch {
+		case err != nil:
+		case len(out) > 0 && q.At < out[len(out)-1].At:
 			err = errOrder
+		case len(out) == MaxRequests || blocks > MaxBlocks:
+			err = errLarge
 		}
 		if err != nil {
 			return nil, &LineError{n, err}

@@ -70,6 +70,25 @@ func TestReadFaults(t *testing.T) {
 	require.ErrorContains(t, err, "absent.jsonl")
 }
 
+// A compressed file of a few hundred KB can stand for more requests than memory
+// holds; it is refused at the limit.
+func TestTooManyRequests(t *testing.T) {
+	var z bytes.Buffer
+	w, err := gzip.NewWriterLevel(&z, gzip.BestSpeed)
+	require.NoError(t, err)
+	lines := bytes.Repeat([]byte(`{"timestamp":0,"input_length":8388608,"output_length":1,"hash_ids":[`+strings.Repeat("1,", MaxTokens/BlockTokens-1)+"1]}\n"), 64)
+	for range MaxBlocks/(MaxTokens/BlockTokens)/64 + 1 {
+		_, err := w.Write(lines)
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Close())
+	_, err = Read(&z)
+	le := &LineError{}
+	require.ErrorAs(t, err, &le)
+	require.Equal(t, MaxBlocks/(MaxTokens/BlockTokens)+1, le.Line)
+	require.ErrorContains(t, err, "more than")
+}
+
 func TestSpread(t *testing.T) {
 	mk := func() []Request {
 		return []Request{{At: 0}, {At: 0}, {At: 0}, {At: 2 * time.Second}, {At: 5 * time.Second}, {At: 5 * time.Second}}
