@@ -64,13 +64,13 @@ func (o *FileOptions) withDefaults() (FileOptions, error) {
 	}
 	var errs []error
 	if out.Interval < 0 {
-		errs = append(errs, fmt.Errorf("discovery: FileOptions.Interval: have %v, want 0 or more", out.Interval))
+		errs = append(errs, fmt.Errorf("discovery: FileOptions.Interval is %v, must not be negative", out.Interval))
 	}
 	if out.Remind < 0 {
-		errs = append(errs, fmt.Errorf("discovery: FileOptions.Remind: have %v, want 0 or more", out.Remind))
+		errs = append(errs, fmt.Errorf("discovery: FileOptions.Remind is %v, must not be negative", out.Remind))
 	}
 	if out.MaxBytes < 0 {
-		errs = append(errs, fmt.Errorf("discovery: FileOptions.MaxBytes: have %d, want 0 or more", out.MaxBytes))
+		errs = append(errs, fmt.Errorf("discovery: FileOptions.MaxBytes is %d, must not be negative", out.MaxBytes))
 	}
 	if out.Interval == 0 {
 		out.Interval = time.Second

@@ -56,11 +56,13 @@ type Request struct {
 	// Chain holds the hashes of the complete prompt blocks, in order. nil = nothing
 	// is known of the prompt but its length.
 	Chain []block.Hash
-	// Tokens is the length of the prompt; 0 = that of the chain.
+	// Tokens is the length of the prompt; 0 = that of the chain. A request of more
+	// than 2^26 tokens, or of a chain of as many, is malformed.
 	Tokens int
 	// MaxTokens is the limit of the output; 0 = unknown.
 	MaxTokens int
-	// Session and Priority are for policies of one's own.
+	// Session and Priority are for policies of one's own. Larger is earlier, as in
+	// package engine.
 	Session  string
 	Priority int
 	// Deadline refuses a pick at or after it; zero = none.
