@@ -70,3 +70,18 @@ func TestAChunkAllocatesNothing(t *testing.T) {
 	}
 	require.Equal(t, uint64(0), handler.Stats().Failed+handler.Stats().Broken)
 }
+
+// BenchmarkRelay is the work of client and handler for one chunk of a long
+// stream, without a network on either side.
+func BenchmarkRelay(b *testing.B) {
+	const chunks = 10_000
+	tr := &canned{stream: strings.Repeat(strings.Replace(event(0, " over", "null"), `"text"`, `"token_ids":[585],"text"`, 1), chunks) + event(0, "", `"stop"`) + done}
+	client := newClient(b, "http://engine", &openai.ClientOptions{Transport: tr})
+	handler := newHandler(b, client, nil)
+	for b.Loop() {
+		r, _ := http.NewRequest(http.MethodPost, "/v1/completions", strings.NewReader(`{"model":"m","prompt":"x","stream":true}`))
+		handler.ServeHTTP(&sink{http.Header{}}, r)
+	}
+	require.Equal(b, uint64(0), handler.Stats().Failed+handler.Stats().Broken)
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/chunks, "ns/chunk")
+}

@@ -25,12 +25,19 @@ type parser struct {
 	failure *engine.Error
 
 	ids []uint32
+
+	at   int // where the list of choices begins in the event's data
+	read int // choices read of the event
+	like template
 }
+
+// forget drops what was learned of a stream's events: another one begins.
+func (p *parser) forget() { p.like.data = p.like.data[:0] }
 
 // begin takes an event apart. It returns an error only when the event is not a
 // JSON object; an error object is left in p.failure.
 func (p *parser) begin(data []byte) error {
-	p.some, p.hasUse, p.failure = false, false, nil
+	p.some, p.hasUse, p.failure, p.read = false, false, nil, 0
 	p.choices = jsonedit.Elements{}
 	f := jsonedit.Object(data)
 	flat := false // {"object":"error", …}
@@ -38,7 +45,7 @@ func (p *parser) begin(data []byte) error {
 		switch string(f.Key) {
 		case "choices":
 			if jsonedit.KindOf(f.Value) == jsonedit.ArrayKind {
-				p.choices = jsonedit.Array(f.Value)
+				p.choices, p.at = jsonedit.Array(f.Value), f.ValueStart
 				p.some = len(f.Value) > 2
 			}
 		case "usage":
@@ -71,6 +78,9 @@ func (p *parser) next(c *engine.Chunk) (bool, error) {
 	}
 	c.Choice, c.Text, c.TokenIDs, c.Tokens, c.Finish = 0, "", nil, 0, ""
 	said := false // something that must have cost a token
+	base := p.at + p.choices.Start
+	p.read++
+	p.like.n, p.like.said = 0, false
 	f := jsonedit.Object(p.choices.Value)
 	for f.Next() {
 		switch string(f.Key) {
@@ -80,11 +90,13 @@ func (p *parser) next(c *engine.Chunk) (bool, error) {
 				return false, fmt.Errorf("%w: choice index %.20s", engine.ErrProtocol, f.Value)
 			}
 			c.Choice = int(i)
+			p.like.mark(holeIndex, base+f.ValueStart, base+f.End)
 		case "text":
 			said = p.says(c, f.Value) || said
+			p.stringHole(holeText, &f, base)
 		case "delta", "message":
 			if jsonedit.KindOf(f.Value) == jsonedit.ObjectKind {
-				said = p.delta(c, f.Value) || said
+				said = p.delta(c, f.Value, base+f.ValueStart) || said
 			}
 		case "token_ids":
 			if jsonedit.KindOf(f.Value) == jsonedit.ArrayKind {
@@ -93,6 +105,11 @@ func (p *parser) next(c *engine.Chunk) (bool, error) {
 					return false, fmt.Errorf("%w: token_ids: %w", engine.ErrProtocol, err)
 				}
 				c.TokenIDs = p.ids
+				if len(p.ids) > 0 {
+					p.like.mark(holeIDs, base+f.ValueStart, base+f.End)
+				} else {
+					p.like.n = maxHoles + 1 // no template: [] is not worth its rules
+				}
 			}
 		case "finish_reason":
 			c.Finish = reason(f.Value)
@@ -121,19 +138,24 @@ func (p *parser) says(c *engine.Chunk, v []byte) bool {
 	return true
 }
 
-// delta reads a chat message or a piece of one.
-func (p *parser) delta(c *engine.Chunk, v []byte) (said bool) {
+// delta reads a chat message or a piece of one, which begins at base of the
+// event's data.
+func (p *parser) delta(c *engine.Chunk, v []byte, base int) (said bool) {
 	f := jsonedit.Object(v)
 	for f.Next() {
 		switch string(f.Key) {
 		case "content":
 			said = p.says(c, f.Value) || said
+			p.stringHole(holeText, &f, base)
 		case "reasoning", "reasoning_content", "refusal":
 			said = len(f.Value) > 2 && f.Value[0] == '"' || said
+			p.stringHole(holeSaid, &f, base)
 		case "tool_calls", "function_call":
 			// Not [], {} or null.
 			k := jsonedit.KindOf(f.Value)
-			said = len(f.Value) > 2 && (k == jsonedit.ArrayKind || k == jsonedit.ObjectKind) || said
+			if len(f.Value) > 2 && (k == jsonedit.ArrayKind || k == jsonedit.ObjectKind) {
+				said, p.like.said = true, true
+			}
 		}
 	}
 	return said

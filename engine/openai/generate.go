@@ -74,6 +74,7 @@ func (g *generation) do(ctx context.Context, c *Client, req *engine.Request, yie
 	g.open = min(max(req.N, 1)*max(req.Prompts, 1), maxChoices)
 	g.finished = append(g.finished[:0], make([]bool, g.open)...)
 	g.parse.text = !req.RawOnly
+	g.parse.forget()
 	g.began = time.Now()
 	defer g.end()
 	return g.run(yield)
@@ -239,6 +240,12 @@ func (g *generation) stream(yield func(*engine.Chunk, error) bool) error {
 			return g.fault(engine.ErrCut, err)
 		}
 		g.progress()
+		if g.parse.same(data, &g.chunk) {
+			if err := g.ordinary(data, yield); err != nil {
+				return err
+			}
+			continue
+		}
 		if string(data) == "[DONE]" {
 			return g.done()
 		}
@@ -252,6 +259,16 @@ func (g *generation) stream(yield func(*engine.Chunk, error) bool) error {
 			return err
 		}
 	}
+}
+
+// ordinary yields an event's one chunk, which was read by the template.
+func (g *generation) ordinary(data []byte, yield func(*engine.Chunk, error) bool) error {
+	c := &g.chunk
+	c.Raw, c.Usage, c.Part, c.Hidden, c.More = data, nil, false, false, g.events.ready()
+	if c.Choice >= len(g.finished) {
+		g.grow(c.Choice)
+	}
+	return g.yield(c, yield)
 }
 
 // event yields the chunks of one event, which is no error.
@@ -276,6 +293,7 @@ func (g *generation) event(data []byte, yield func(*engine.Chunk, error) bool) e
 		if !c.Part {
 			c.Raw, c.More = data, g.events.ready()
 			g.setUsage(c)
+			p.learn(data, c)
 		}
 		g.any = true
 		if c.Finish != "" {

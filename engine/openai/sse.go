@@ -119,7 +119,9 @@ func (s *sse) fill() error {
 	if s.hi-s.event > s.max {
 		return errEventSize
 	}
-	if s.event == s.hi || (s.event > 0 && s.hi == len(s.buf)) {
+	// Room for a whole read is worth moving the beginning of an event, if that is
+	// no longer than the room it makes.
+	if held := s.hi - s.event; held <= s.event && len(s.buf)-s.hi < initialBuffer/2 || held == 0 {
 		copy(s.buf, s.buf[s.event:s.hi])
 		s.pos, s.scan, s.hi = s.pos-s.event, s.scan-s.event, s.hi-s.event
 		s.event = 0
@@ -143,11 +145,25 @@ func (s *sse) fill() error {
 	}
 }
 
-// ready reports whether the next event is certainly in the buffer already.
+// ready reports whether the next event is in the buffer already. It looks for
+// the usual form only, one line of data and the blank line after it.
 func (s *sse) ready() bool {
-	rest := s.buf[s.pos:s.hi]
-	return bytes.HasPrefix(rest, prefixData) && (bytes.Contains(rest, []byte("\n\n")) || bytes.Contains(rest, []byte("\n\r\n")))
+	if !bytes.HasPrefix(s.buf[s.pos:s.hi], prefixData) {
+		return false
+	}
+	i := bytes.IndexByte(s.buf[s.scan:s.hi], '\n')
+	if i < 0 {
+		s.scan = s.hi
+		return false
+	}
+	s.scan += i // line need not look again
+	switch rest := s.buf[s.scan+1 : s.hi]; {
+	case len(rest) > 0 && rest[0] == '\n':
+		return true
+	default:
+		return len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n'
+	}
 }
 
 // initialBuffer holds the events of a usual stream with room to spare.
-const initialBuffer = 8 << 10
+const initialBuffer = 16 << 10
