@@ -1,11 +1,20 @@
 package vllm
 
 import (
+	"context"
 	"encoding/binary"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stator-go/stator/engine"
+	"github.com/stator-go/stator/engine/openai"
 	"github.com/stator-go/stator/kvindex"
 	"github.com/stator-go/stator/kvindex/block"
 )
@@ -76,4 +85,132 @@ func TestAnnouncedLengths(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, cap(d.hashes)+cap(d.tokens)+cap(d.media), 4096)
+}
+
+// Sources that name one rank in two ways, or ports that do not exist.
+func TestHostileEventSources(t *testing.T) {
+	one := `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}`
+	for _, body := range []string{
+		`{"0":` + one + `,"00":` + one + `}`, `{"+1":` + one + `}`, `{"-1":` + one + `}`, `{"1024":` + one + `}`, `{"":` + one + `}`,
+		`{"0":[]}`, `[]`, `{`, ``,
+	} {
+		_, err := ParseEventSources([]byte(body), "h")
+		require.ErrorIs(t, err, engine.ErrProtocol, body)
+	}
+	for _, endpoint := range []string{"", "tcp://", "tcp://*", "tcp://*:", "tcp://*:0", "tcp://*:65536", "tcp://*:-1", "udp://*:1", "inproc://x"} {
+		_, err := ParseEventSources([]byte(`{"0":{"enable_kv_cache_events":true,"endpoint":"`+endpoint+`"}}`), "h")
+		require.Error(t, err, endpoint)
+	}
+	for _, rank := range []int{-1, 65535, math.MaxInt, math.MinInt} {
+		_, err := RankEndpoint("tcp://*:5557", "h", rank)
+		require.Error(t, err, "%d", rank)
+	}
+}
+
+// Endpoints that answer without end, late, or with bytes of another kind are
+// errors in bounded memory and time, never a result.
+func TestHostileEndpoints(t *testing.T) {
+	const limit = 1 << 20
+	endless := func(piece string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				if _, err := io.WriteString(w, strings.Repeat(piece, 1000)); err != nil {
+					return
+				}
+			}
+		}
+	}
+	silent := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is seen
+		<-r.Context().Done()
+	}
+	dribble := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for r.Context().Err() == nil {
+			_, _ = io.WriteString(w, "1")
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for name, tc := range map[string]struct {
+		serve http.HandlerFunc
+		slow  bool
+	}{
+		"one line without end":   {endless("vllm:num_requests_running"), false},
+		"lines without end":      {endless("vllm:num_requests_running 1\n"), false},
+		"ids without end":        {endless(`{"token_ids":[1,1,1,1`), false},
+		"brackets without end":   {endless("["), false},
+		"silence":                {silent, true},
+		"one octet now and then": {dribble, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(tc.serve)
+			defer srv.Close()
+			w, err := NewWorker(srv.URL, &WorkerOptions{Client: &openai.ClientOptions{MaxBody: limit}})
+			require.NoError(t, err)
+			defer w.Close()
+			ctx := t.Context()
+			if tc.slow {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
+				defer cancel()
+			}
+			check := func(err error) {
+				t.Helper()
+				require.Error(t, err)
+				if tc.slow {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				} else {
+					require.ErrorIs(t, err, engine.ErrProtocol)
+				}
+			}
+			_, err = w.Load(ctx)
+			check(err)
+			_, err = w.Tokenize(ctx, nil, &engine.Request{API: engine.APIChat, Body: []byte(`{"model":"m","messages":[{"role":"user","content":"a"}]}`)})
+			check(err)
+			_, err = w.EventSources(ctx)
+			check(err)
+			_, err = w.Probe(ctx)
+			check(err)
+			n, _ := w.tokens.Len()
+			require.Zero(t, n, "nothing of it is remembered")
+		})
+	}
+}
+
+// A page of the largest size that is taken is read in one pass, whatever is on it.
+func TestLargePages(t *testing.T) {
+	const size = 4 << 20
+	known := "vllm:num_requests_waiting 2\n"
+	for name, piece := range map[string]string{
+		"one line":    "vllm:num_requests_running{a=\"b\",",
+		"one name":    "v",
+		"one label":   "\\\"",
+		"spaces":      " ",
+		"empty lines": "\n",
+		"lines":       "vllm:num_requests_running{engine=\"0\"} 1\n",
+		"ranks":       "vllm:num_requests_running{engine=\"1023\"} 1\n",
+	} {
+		page := known + strings.Repeat(piece, size/len(piece))
+		load, err := ParseLoad(nil, []byte(page), time.Time{})
+		require.NoError(t, err, name)
+		require.Equal(t, 2, load[0].Waiting)
+		require.LessOrEqual(t, len(load), maxRanks)
+	}
+}
+
+// Where a prompt is cut, the room for the answer decides where: then nothing that
+// can matter may differ.
+func TestTruncatedPromptsAreApart(t *testing.T) {
+	n := 0
+	s := &site{routes: map[string]func([]byte) (int, []byte){"POST /v1/completions/render": func([]byte) (int, []byte) {
+		n++
+		return 200, []byte(`[{"token_ids":[` + itoa(n) + `]}]`)
+	}}}
+	w := startWorker(t, s, nil)
+	for i, extra := range []string{`"max_tokens":5`, `"max_tokens":6`, `"truncate_prompt_tokens":-1,"max_tokens":5`, `"truncate_prompt_tokens":-1,"max_tokens":6`} {
+		ids, err := w.Tokenize(t.Context(), nil, &engine.Request{API: engine.APICompletions, Body: []byte(`{"model":"m","prompt":"a",` + extra + `}`)})
+		require.NoError(t, err)
+		require.Equal(t, []uint32{uint32(max(1, i))}, ids, extra)
+	}
 }

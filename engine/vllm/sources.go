@@ -71,7 +71,7 @@ func ParseEventSources(body []byte, host string) ([]EventSource, error) {
 	var out []EventSource
 	for key, r := range raw {
 		rank, err := strconv.Atoi(key)
-		if err != nil || rank < 0 || rank >= maxRanks {
+		if err != nil || rank < 0 || rank >= maxRanks || strconv.Itoa(rank) != key {
 			return nil, fmt.Errorf("%w: event sources: rank %q", engine.ErrProtocol, key)
 		}
 		if !r.Enabled || r.Publisher != nil && *r.Publisher != "zmq" {
@@ -106,7 +106,7 @@ func RankEndpoint(endpoint, host string, rank int) (string, error) {
 		return "", fmt.Errorf("vllm: event endpoint %q: want tcp://host:port", endpoint)
 	}
 	port, err := strconv.Atoi(rest[i+1:])
-	if err != nil || port < 1 || port+rank > 65535 || rank < 0 {
+	if err != nil || port < 1 || rank < 0 || rank > 65535-port {
 		return "", fmt.Errorf("vllm: event endpoint %q, rank %d: no such port", endpoint, rank)
 	}
 	name := strings.TrimSuffix(strings.TrimPrefix(rest[:i], "["), "]")
