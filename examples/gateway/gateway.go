@@ -212,7 +212,7 @@ func (g *gateway) one(ctx context.Context, s *stack, policy string, index, of in
 	g.page.Start(policy, page.Run{Title: g.traceName(), Index: index, Of: of, Total: len(g.requests)})
 	bar := newProgress(g.stderr, policy, len(g.requests))
 	out, err := load.Play(ctx, load.Options{
-		URL: g.url, Model: g.model, Speed: g.speed, Scale: g.scale(), Requests: g.requests, Cold: cold,
+		URL: g.url, Model: g.model, Speed: g.speed, Scale: g.scale(), Simulated: !g.real(), Requests: g.requests, Cold: cold,
 		Answered: func(n int) { bar.step(n); g.page.Progress(n) },
 	})
 	bar.finish()

@@ -24,6 +24,10 @@ type Options struct {
 	// Scale turns wall clock into the time of the figures; 0 means Speed. It is
 	// 1 for engines that do not run faster themselves.
 	Scale float64
+	// Simulated says that the engines are of package sim. Then every request names
+	// the same max_tokens, at least [MinBound], and the length of its answer goes
+	// in vllm_xargs, which is for the engine only. Else max_tokens is that length.
+	Simulated bool
 	// Requests in the order of their times.
 	Requests []trace.Request
 	// Cold is the time that an idle engine needs for a prompt of n tokens,
@@ -70,12 +74,17 @@ func Play(ctx context.Context, o Options) ([]Outcome, error) {
 		DisableCompression: true, WriteBufferSize: 64 << 10, ReadBufferSize: 8 << 10,
 	}
 	defer tr.CloseIdleConnections()
-	p := &player{o: o, client: &http.Client{Transport: tr}, out: make([]Outcome, len(o.Requests)), slots: make(chan struct{}, o.MaxActive)}
+	limit := 0
+	if o.Simulated {
+		limit = bound(o.Requests)
+	}
+	p := &player{o: o, limit: limit, client: &http.Client{Transport: tr}, out: make([]Outcome, len(o.Requests)), slots: make(chan struct{}, o.MaxActive)}
 	return p.out, p.play(ctx)
 }
 
 type player struct {
 	o      Options
+	limit  int // of output, as in appendBody
 	client *http.Client
 	out    []Outcome
 	slots  chan struct{}
@@ -101,8 +110,8 @@ func (p *player) play(ctx context.Context) error {
 		if body == nil {
 			body = new([]byte)
 		}
-		*body = appendBody((*body)[:0], p.o.Model, r)
-		due := start.Add(time.Duration(float64(r.At-first) / p.o.Speed))
+		*body = appendBody((*body)[:0], p.o.Model, r, p.limit)
+		due := start.Add(after(r.At-first, p.o.Speed))
 		timer.Reset(time.Until(due))
 		select {
 		case <-timer.C:
@@ -129,6 +138,14 @@ func (p *player) play(ctx context.Context) error {
 	wg.Wait()
 	return ctx.Err()
 }
+
+// after is how long a time of the trace lasts in wall clock.
+func after(d time.Duration, speed float64) time.Duration {
+	return time.Duration(min(float64(d)/speed, float64(maxWait)))
+}
+
+// maxWait is as good as never, and far from overflow.
+const maxWait = 100 * 365 * 24 * time.Hour
 
 // one sends a request and measures its answer.
 func (p *player) one(ctx context.Context, i int, r *trace.Request, due time.Time, body []byte) (out Outcome) {

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/stator-go/stator/engine"
+	"github.com/stator-go/stator/engine/openai"
 	"github.com/stator-go/stator/internal/trace"
 )
 
@@ -94,11 +96,37 @@ func TestPromptIsFixed(t *testing.T) {
 		IgnoreEOS bool     `json:"ignore_eos"`
 		Stream    bool     `json:"stream"`
 	}
-	require.NoError(t, json.Unmarshal(appendBody(nil, `a"b`, r), &body))
+	hostile := "a\"b\x00\x07\u2028</script>'"
+	require.NoError(t, json.Unmarshal(appendBody(nil, hostile, r, 0), &body))
 	require.Equal(t, ids, body.Prompt)
-	require.Equal(t, `a"b`, body.Model)
+	require.Equal(t, hostile, body.Model)
 	require.Equal(t, 5, body.MaxTokens)
 	require.True(t, body.IgnoreEOS && body.Stream)
+}
+
+// A router must not learn from the playing client how long an answer will be:
+// requests of different lengths differ in what the engine alone reads.
+func TestLengthIsForSimulatedEnginesOnly(t *testing.T) {
+	reqs := []trace.Request{{Input: 1, Output: 5, Blocks: []uint32{1}}, {Input: 1, Output: 900, Blocks: []uint32{1}}}
+	require.Equal(t, MinBound, bound(reqs))
+	require.Equal(t, 5000, bound(append(reqs, trace.Request{Output: 5000})))
+	for _, r := range reqs {
+		// As the gateway's handler reads and forwards it.
+		var req engine.Request
+		require.NoError(t, openai.ParseRequest(&req, engine.APICompletions, appendBody(nil, "m", &r, MinBound), openai.Limits{}))
+		require.Equal(t, MinBound, req.MaxTokens)
+		require.Contains(t, string(req.Body), fmt.Sprintf(`"vllm_xargs":{"sim_output_tokens":%d}`, r.Output))
+		require.NoError(t, openai.ParseRequest(&req, engine.APICompletions, appendBody(nil, "m", &r, 0), openai.Limits{}))
+		require.Equal(t, r.Output, req.MaxTokens)
+		require.NotContains(t, string(req.Body), "xargs")
+	}
+}
+
+// The slowest of speeds must not turn into the fastest by overflow.
+func TestSlowestSpeed(t *testing.T) {
+	require.Equal(t, 2*time.Second, after(time.Second, .5))
+	require.Equal(t, maxWait, after(time.Hour, 1e-300))
+	require.Zero(t, after(0, 1e-300))
 }
 
 func TestPlay(t *testing.T) {

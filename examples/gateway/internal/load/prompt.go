@@ -3,6 +3,7 @@ package load
 import (
 	"strconv"
 
+	"github.com/stator-go/stator/internal/jsonedit"
 	"github.com/stator-go/stator/internal/trace"
 )
 
@@ -35,12 +36,36 @@ func token(id uint32, j int) uint32 {
 	return firstToken + uint32(z>>32*tokens>>32)
 }
 
-// appendBody appends the JSON body of a streamed completion.
-func appendBody(dst []byte, model string, r *trace.Request) []byte {
+// MinBound is the least bound of output that requests to simulated engines
+// name: a limit as clients set it, which tells nothing of the answer's length.
+const MinBound = 4096
+
+// bound is the one limit of output for all requests of a trace: MinBound, or
+// what the longest answer needs.
+func bound(requests []trace.Request) int {
+	n := MinBound
+	for i := range requests {
+		n = max(n, requests[i].Output)
+	}
+	return n
+}
+
+// appendBody appends the JSON body of a streamed completion. The answer must
+// have the length that the trace says. limit 0 asks for it by max_tokens. With a
+// limit, max_tokens is that, and a simulated engine alone is told where its
+// model ends.
+func appendBody(dst []byte, model string, r *trace.Request, limit int) []byte {
 	dst = append(dst, `{"model":`...)
-	dst = strconv.AppendQuote(dst, model)
+	dst = jsonedit.AppendQuoted(dst, model)
 	dst = append(dst, `,"max_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(r.Output), 10)
+	if limit > 0 {
+		dst = strconv.AppendInt(dst, int64(limit), 10)
+		dst = append(dst, `,"vllm_xargs":{"sim_output_tokens":`...)
+		dst = strconv.AppendInt(dst, int64(r.Output), 10)
+		dst = append(dst, '}')
+	} else {
+		dst = strconv.AppendInt(dst, int64(r.Output), 10)
+	}
 	dst = append(dst, `,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true},"prompt":[`...)
 	left, comma := r.Input, false
 	for _, id := range r.Blocks {
