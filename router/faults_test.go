@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -336,5 +337,35 @@ func TestWorkersFlap(t *testing.T) {
 			requireEmpty(t, r)
 			require.Len(t, r.slots, 1)
 		})
+	}
+}
+
+// Several gateways, each with its own index of what the workers announced: a
+// family of prompts finds its worker through every one of them, and requests that
+// one gateway booked show to the others in the reports only.
+func TestR17GatewaysFindTheSameWorker(t *testing.T) {
+	chain := chainOf(1, 300)
+	for gateway := range 8 {
+		x, err := kvindex.New(nil)
+		require.NoError(t, err)
+		var workers []Worker
+		// Slots are each gateway's own numbers: the workers came in another order.
+		for i := range 6 {
+			name := fmt.Sprintf("w%d", (i+gateway)%6)
+			s := x.Attach(name, 0)
+			workers = append(workers, Worker{Slot: s, Name: name})
+			if name == "w4" {
+				require.NoError(t, x.Store(s, kvindex.TierGPU, 0, chain))
+			}
+		}
+		r, _ := newTestRouter(t, 0, x, Options{Rand: seeded(uint64(gateway))})
+		require.NoError(t, r.SetWorkers(workers))
+		for i := range 20 {
+			l := mustPick(t, r, &Request{Chain: branch(chain, 50+i, 3), Tokens: 303*16 + 1})
+			at := slices.IndexFunc(workers, func(w Worker) bool { return w.Slot == l.Slot() })
+			require.Equal(t, "w4", workers[at].Name)
+			require.Equal(t, 300, l.Decision().Reused[kvindex.TierGPU])
+			l.Done(nil)
+		}
 	}
 }

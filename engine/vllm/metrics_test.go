@@ -92,7 +92,7 @@ func TestParseLoad(t *testing.T) {
 	}
 }
 
-func TestParseLoadAllocs(t *testing.T) {
+func TestR11ParseLoadAllocs(t *testing.T) {
 	page, _ := recordedBody(t, "metrics_dp2")
 	var load []engine.Load
 	n := testing.AllocsPerRun(20, func() {
