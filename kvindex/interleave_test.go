@@ -231,3 +231,51 @@ func TestLookupFollowsNewChunks(t *testing.T) {
 		require.Zero(t, o.Depth(u, TierGPU), "window %d", n)
 	}
 }
+
+// A set of holders that moves into a chunk made in the middle of a lookup: the
+// reader must not follow it through the directory that it had before, and lose
+// workers that held everything all along without saying so.
+func TestLookupFollowsNewWords(t *testing.T) {
+	for _, tier := range []Tier{TierGPU, TierCPU} {
+		for n := 1; n < 8; n++ {
+			x := newIndex(t, nil)
+			c := chainOf(1, 64)
+			var slots []Slot
+			for i := range 8*unit*64 + 1 {
+				slots = append(slots, x.Attach("w", i))
+			}
+			held, late := slots[:8], slots[len(slots)-1]
+			for _, s := range held {
+				require.NoError(t, x.Store(s, tier, 0, c))
+			}
+			done := false
+			var o Overlap
+			w := walk{x: x, o: &o, q: asWords(c), between: once(n, func() {
+				for chunks := len(x.words.mark); len(x.words.mark) == chunks; { // use up the first chunk
+					require.True(t, x.words.ready(chunkLen/4, 0))
+					x.words.alloc(chunkLen / 4)
+				}
+				for { // and what is left of it in smaller windows
+					i, ok := x.words.find(unit)
+					if !ok || x.words.first[i]-1 >= chunkLen {
+						break
+					}
+					x.words.alloc(unit)
+				}
+				require.NoError(t, x.Store(late, tier, 0, c))
+				r := x.hrun(x.findHead(uint64(c[0])))
+				whole, _, _, _ := x.plane(r, tier)
+				require.GreaterOrEqual(t, (uint32(*whole>>32)-1)*unit, uint32(chunkLen), "the set has not moved")
+				done = true
+			})}
+			w.lookup()
+			if !done {
+				require.Greater(t, n, 3, "windows")
+				continue
+			}
+			for _, s := range held {
+				require.Equal(t, 64, o.Depth(s, tier), "%v, window %d", tier, n)
+			}
+		}
+	}
+}

@@ -22,8 +22,9 @@ func (w *walk) stepDeep() bool {
 			clear(s.cur[t][lo:hi])
 		}
 	}
-	// Read both lines. The words of the second are followed through directories
-	// that are not older than they.
+	// Read both lines. The directories were loaded after the version, so they know
+	// every word that the lines refer to at that version; a line that changed since
+	// may lead nowhere, and voids the step.
 	var whole [Tiers][]uint64
 	var low *lower
 	var lowWhole [Tiers - 1]uint64
@@ -37,7 +38,6 @@ func (w *walk) stepDeep() bool {
 		}
 		lowEnts = atomic.LoadUint64(&low.ents)
 		w.window()
-		w.d = w.x.dirs.Load()
 	}
 	if w.whole != 0 {
 		whole[0] = w.d.wordsAt(w.whole)
