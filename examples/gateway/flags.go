@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stator-go/stator/discovery"
 	"github.com/stator-go/stator/router"
@@ -26,7 +27,8 @@ type config struct {
 	once    bool
 	json    string
 
-	simulated int // engines to simulate; 8 but in tests
+	simulated int           // engines to simulate; 8 but in tests
+	drain     time.Duration // for requests at work at the end; 10 s but in tests
 }
 
 // real says that the engines are somebody's own and not simulated here.
@@ -77,9 +79,9 @@ Flags:
         the bundled one. With -engine or -workers it is played on those.
           -trace conversation_trace.jsonl
   -speed X
-        Play X times as fast. Simulated engines run as much faster and all printed
-        times are trace time; others are only offered the load sooner. Default 20,
-        with -engine or -workers 1.
+        Play X times as fast, 0.01 to 1000. Simulated engines run as much faster and
+        all printed times are trace time; others are only offered the load sooner.
+        Default 20, with -engine or -workers 1.
           -speed 5
   -once
         End after the table.
@@ -89,22 +91,22 @@ Flags:
           -json run.json
 `
 
+// Bounds of -speed: a trace of an hour takes four days or four seconds.
+const minSpeed, maxSpeed = 0.01, 1000.0
+
 // errHelp is returned for -h; the text is on w then.
 var errHelp = errors.New("help")
 
 // parse reads the command line. Its errors are one line each.
 func parse(args []string, w io.Writer) (*config, error) {
-	c := &config{simulated: 8}
+	c := &config{simulated: 8, drain: 10 * time.Second}
 	f := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "")
+	var named []string
 	f.Func("engine", "", func(s string) error {
-		e, err := parseEngine(s)
-		if err == nil && slices.ContainsFunc(c.engines, func(o discovery.Worker) bool { return o.Name == e.Name }) {
-			err = fmt.Errorf("a second engine of the name %s", e.Name)
-		}
-		c.engines = append(c.engines, e)
-		return err
+		named = append(named, s) // read below: package flag would quote a password
+		return nil
 	})
 	f.StringVar(&c.workers, "workers", "", "")
 	f.StringVar(&c.policy, "policy", "expected", "")
@@ -120,6 +122,16 @@ func parse(args []string, w io.Writer) (*config, error) {
 		}
 		return nil, fmt.Errorf("%w (gateway -h explains the flags)", err)
 	}
+	for _, s := range named {
+		e, err := parseEngine(s)
+		if err == nil && slices.ContainsFunc(c.engines, func(o discovery.Worker) bool { return o.Name == e.Name }) {
+			err = fmt.Errorf("a second engine of the name %s", e.Name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("-engine: %w (gateway -h explains the flags)", err)
+		}
+		c.engines = append(c.engines, e)
+	}
 	given := map[string]bool{}
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	switch {
@@ -127,8 +139,8 @@ func parse(args []string, w io.Writer) (*config, error) {
 		return nil, fmt.Errorf("unexpected argument %q (gateway -h explains the flags)", f.Arg(0))
 	case len(c.engines) > 0 && c.workers != "":
 		return nil, errors.New("-engine and -workers exclude each other")
-	case given["speed"] && !(c.speed > 0 && c.speed <= 1000):
-		return nil, fmt.Errorf("-speed is %v, want more than 0 and at most 1000", c.speed)
+	case given["speed"] && !(c.speed >= minSpeed && c.speed <= maxSpeed):
+		return nil, fmt.Errorf("-speed is %v, want %v to %v", c.speed, minSpeed, maxSpeed)
 	case c.once && !c.play():
 		return nil, errors.New("-once ends after a played trace: give -trace, or leave out -engine and -workers")
 	case c.json != "" && !c.play():
@@ -172,7 +184,10 @@ func parseEngine(s string) (discovery.Worker, error) {
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return w, fmt.Errorf("%q is no URL of the form http://host:port", base)
+		return w, fmt.Errorf("%q is no URL of the form http://host:port", redacted(base))
+	}
+	if u.User != nil {
+		return w, fmt.Errorf("the URL of %s holds a user or password, which engines are not sent", u.Host)
 	}
 	w.Name, w.Endpoints.HTTP = u.Host, strings.TrimRight(base, "/")
 	for _, p := range parts[1:] {
@@ -200,6 +215,17 @@ func parseEngine(s string) (discovery.Worker, error) {
 		return w, errors.New("replay is of no use without events")
 	}
 	return w, nil
+}
+
+// redacted is an address without a password that somebody wrote into it.
+func redacted(address string) string {
+	if u, err := url.Parse(address); err == nil && u.User != nil {
+		return u.Redacted()
+	}
+	if i := strings.LastIndexByte(address, '@'); i >= 0 {
+		return "..." + address[i:]
+	}
+	return address
 }
 
 func hostPort(s string) bool {

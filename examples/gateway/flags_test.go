@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,7 +13,7 @@ import (
 func TestParse(t *testing.T) {
 	c, err := parse(nil, nil)
 	require.NoError(t, err)
-	require.Equal(t, &config{listen: "127.0.0.1:8080", policy: "expected", compare: []string{"roundrobin"}, speed: 20, simulated: 8}, c)
+	require.Equal(t, &config{listen: "127.0.0.1:8080", policy: "expected", compare: []string{"roundrobin"}, speed: 20, simulated: 8, drain: 10 * time.Second}, c)
 	require.True(t, c.play())
 	require.False(t, c.real())
 
@@ -36,8 +37,9 @@ func TestParse(t *testing.T) {
 
 func TestParseFaults(t *testing.T) {
 	for args, want := range map[string]string{
-		"-speed 0":                               "-speed is 0, want more than 0 and at most 1000",
-		"-speed NaN":                             "-speed is NaN, want more than 0 and at most 1000",
+		"-speed 0":                               "-speed is 0, want 0.01 to 1000",
+		"-speed NaN":                             "-speed is NaN, want 0.01 to 1000",
+		"-speed 1e-300":                          "-speed is 1e-300, want 0.01 to 1000",
 		"-speed x":                               `invalid value "x" for flag -speed`,
 		"-listen 8080":                           `-listen "8080" is no address: want host:port`,
 		"-policy best":                           `policy "best":`,
@@ -62,6 +64,17 @@ func TestParseFaults(t *testing.T) {
 		require.ErrorContains(t, err, want, args)
 		require.NotContains(t, err.Error(), "\n", args)
 	}
+}
+
+// What somebody wrote into a URL must not come out in a log.
+func TestPasswordsAreNotTold(t *testing.T) {
+	for _, engine := range []string{"vllm=http://u:secret@a:1", "vllm=ftp://u:secret@a:1", "vllm=http://u:secret@", "vllm=http://u:secret@a:x", "vllm=u:secret@a"} {
+		_, err := parse([]string{"-engine", engine}, nil)
+		require.Error(t, err, engine)
+		require.NotContains(t, err.Error(), "secret", engine)
+	}
+	require.Equal(t, "http://u:xxxxx@a:1", redacted("http://u:secret@a:1"))
+	require.Equal(t, "http://a:1", redacted("http://a:1"))
 }
 
 func TestHelpExplainsEachFlag(t *testing.T) {

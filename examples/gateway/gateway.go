@@ -23,10 +23,17 @@ import (
 
 // Times of the gateway's own, wall clock.
 const (
-	upTimeout    = 15 * time.Second // for the engines' first answer
-	drainTimeout = 10 * time.Second // for requests at work at the end
-	seed         = 1                // of the spreading of ties
+	upTimeout  = 15 * time.Second // for the engines' first answer
+	endTimeout = time.Second      // for the last bytes of answers at the end
+	seed       = 1                // of the spreading of ties
 )
+
+// maxHeader bounds a client's header in bytes. Engines take less than net/http's
+// megabyte.
+const maxHeader = 64 << 10
+
+// errInterrupted is a run's end before its table.
+var errInterrupted = errors.New("interrupted before the table")
 
 // maxLate is the share of the mean time to first token that the playing
 // client's own lateness may make up before a warning.
@@ -60,7 +67,7 @@ func (g *gateway) run(ctx context.Context) (err error) {
 	}
 	g.url = "http://" + listener.Addr().String()
 	g.page = page.New(page.Options{Speed: g.scale(), Workers: g.workersOnPage, Model: g.modelOnPage})
-	server := &http.Server{Handler: g.routes(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{Handler: g.routes(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = server.Serve(listener) })
 	defer wg.Wait()
@@ -82,19 +89,33 @@ func (g *gateway) run(ctx context.Context) (err error) {
 		defer last.close()
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // an interrupt is no failure
+		switch {
+		case ctx.Err() == nil:
+			return err
+		case g.once || g.json != "":
+			return errInterrupted // somebody waits for the figures
 		}
-		return err
+		return nil // the end of a server is no failure
 	}
 	if err := g.tell(rows); err != nil || g.once {
 		return err
 	}
 	fmt.Fprintf(g.stderr, "serving %s at %s/v1/ with policy %s; the page is at %s/; end with Ctrl-C\n", g.model, g.url, g.policy, g.url)
 	<-ctx.Done()
-	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	return g.leave(context.WithoutCancel(ctx), last, server)
+}
+
+// leave lets the requests at work end. When the handler is done with an answer
+// its last bytes are still with the server, which must not be closed before it
+// has sent them.
+func (g *gateway) leave(ctx context.Context, s *stack, server *http.Server) error {
+	wait, cancel := context.WithTimeout(ctx, g.drain)
 	defer cancel()
-	return last.handler.Drain(dctx)
+	err := s.handler.Drain(wait)
+	end, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	_ = server.Shutdown(end) // who still reads then has had the time to
+	return err
 }
 
 // prepare reads the files, so that their faults are told before anything starts.

@@ -58,11 +58,15 @@ func (b *buffer) String() string {
 
 // start runs the program with two simulated engines and waits for want on its
 // standard error. The result is the page's address and the exit code's channel.
-func start(t *testing.T, args, want string) (url string, stdout, stderr *buffer, stop func() int) {
+func start(t *testing.T, args, want string, drain ...string) (url string, stdout, stderr *buffer, stop func() int) {
 	stdout, stderr = &buffer{}, &buffer{}
 	c, err := parse(strings.Fields(args), stdout)
 	require.NoError(t, err)
 	c.simulated = 2
+	for _, d := range drain {
+		c.drain, err = time.ParseDuration(d)
+		require.NoError(t, err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- (&gateway{config: c, stdout: stdout, stderr: stderr}).run(ctx) }()
@@ -246,6 +250,69 @@ func TestFaultsAreOneLine(t *testing.T) {
 		require.Contains(t, lines[len(lines)-1], want, args)
 		require.NotContains(t, stderr.String(), "goroutine", args)
 		require.LessOrEqual(t, len(lines), 4, args) // the page's address and the bar may stand before
+	}
+}
+
+// An interrupt ends a run at once. Whoever waits for its figures must not take
+// that for success; who only stops a server is told of none.
+func TestInterruptedRun(t *testing.T) {
+	for args, code := range map[string]int{"-once": 1, "-json " + filepath.Join(t.TempDir(), "r.json"): 1, "": 0} {
+		url, stdout, stderr, stop := start(t, "-listen 127.0.0.1:0 -compare none -speed 0.01 -trace "+tinyTrace(t, 40)+" "+args, "live page")
+		client := &http.Client{Transport: &http.Transport{}}
+		defer client.CloseIdleConnections()
+		require.Eventually(t, func() bool {
+			_, body := fetch(t, client, url+"/debug/state", "")
+			return strings.Contains(body, `"total":40`) // it plays
+		}, 10*time.Second, 5*time.Millisecond)
+		require.Equal(t, code, stop(), args)
+		require.Empty(t, stdout.String())
+		if code != 0 {
+			require.Contains(t, stderr.String(), "gateway: interrupted before the table\n")
+		}
+	}
+}
+
+// An answer that is being sent when the program is told to end arrives whole, or
+// says that it does not; either way the body ends as HTTP bodies end.
+func TestEndsAnswersProperly(t *testing.T) {
+	for _, c := range []struct {
+		drain        string
+		tokens, code int
+		says         string
+	}{{"10s", 1000, 0, `"finish_reason":"length"`}, {"20ms", 100_000, 1, "server is shutting down"}} {
+		url, _, stderr, stop := start(t, "-listen 127.0.0.1:0 -compare none -speed 100 -trace "+tinyTrace(t, 2), "serving sim", c.drain)
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		const clients = 8
+		began, ended := make(chan error, clients), make(chan error, clients)
+		ask := func(i int) (err error) {
+			resp, err := client.Post(url+"/v1/completions", "application/json", strings.NewReader(
+				fmt.Sprintf(`{"model":"sim","prompt":"hello %d","max_tokens":%d,"stream":true}`, i, c.tokens+i*100)))
+			if err == nil {
+				defer resp.Body.Close()
+				_, err = io.ReadFull(resp.Body, make([]byte, 10))
+			}
+			if began <- err; err != nil {
+				return err
+			}
+			b, err := io.ReadAll(resp.Body)
+			if end := string(b[max(0, len(b)-500):]); err == nil && !(strings.Contains(end, c.says) && strings.HasSuffix(end, "data: [DONE]\n\n")) {
+				err = fmt.Errorf("ended with %s", end)
+			}
+			return err
+		}
+		for i := range clients {
+			go func() { ended <- ask(i) }()
+		}
+		for range clients {
+			require.NoError(t, <-began)
+		}
+		require.Equal(t, c.code, stop())
+		for range clients {
+			require.NoError(t, <-ended)
+		}
+		if c.code != 0 {
+			require.Contains(t, stderr.String(), "gateway: openai: drain: 8 requests cut off: context deadline exceeded\n")
+		}
 	}
 }
 

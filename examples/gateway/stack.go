@@ -94,7 +94,7 @@ func (s *stack) ready(ctx context.Context) error {
 			case err == nil:
 				up++
 			case firstErr == nil:
-				firstErr = fmt.Errorf("engine %s at %s: %w", w.Name, w.Endpoints.HTTP, err)
+				firstErr = fmt.Errorf("engine %s at %s: %w", w.Name, redacted(w.Endpoints.HTTP), err)
 			}
 		}
 		s.mu.Unlock()
@@ -199,7 +199,7 @@ func (g *gateway) workersOnPage() []page.Worker {
 	}
 	var out []page.Worker
 	for _, w := range s.fleet.Workers() {
-		p := page.Worker{Name: w.Name, URL: w.URL, State: "up", Requests: picks[w.Name], Events: "none"}
+		p := page.Worker{Name: w.Name, URL: redacted(w.URL), State: "up", Requests: picks[w.Name], Events: "none"}
 		switch {
 		case !w.Up:
 			p.State, p.Events = "down", ""
