@@ -16,8 +16,10 @@
 //
 // Token ids come from the client, else from the first worker whose engine is an
 // engine.Tokenizer and answers, else the prompt is hashed by its bytes: then
-// only what this pool itself routed can match, never an engine's events. Router
-// and index see the chain of one hashing. Failing to tokenise never fails a
+// only what this pool itself routed can match, never an engine's events. With
+// Options.Guess the pool writes the prompts that passed to the index for workers
+// whose engines have no events, so that a later request finds them. Router and
+// index see the chain of one hashing. Failing to tokenise never fails a
 // request; an engine that finds the prompt faulty says so itself.
 //
 // # Retries

@@ -141,6 +141,7 @@ func (c *call) run(ctx context.Context, yield func(*engine.Chunk, error) bool) e
 		if cause = c.attempt(ctx, l, m, yield); c.broken {
 			cause = context.Canceled
 		}
+		c.guessed(m, cause)
 		if cause == nil || c.broken || !c.again(ctx, m, cause) {
 			c.ended(l, name, cause)
 			l.Done(blame(cause))

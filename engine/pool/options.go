@@ -31,6 +31,17 @@ type Options struct {
 	// TokenizeTimeout bounds the question to a tokeniser. 0 means 5 s.
 	TokenizeTimeout time.Duration
 
+	// Guess is where the pool writes what it takes the workers to hold whose
+	// engines do not say (Worker.Events is false): the prompts of the requests
+	// that passed here, the latest ones, as many blocks as Worker.KVBlocks or else
+	// GuessBlocks. Usually it is the router's index. It is a guess: an engine may
+	// have evicted such blocks, and holds others. nil means no guessing; then only
+	// requests at work are known to share a prefix.
+	Guess Storer
+	// GuessBlocks is the number of blocks of a worker whose KVBlocks is 0. 0 means
+	// 32,768, half a million tokens.
+	GuessBlocks int
+
 	// MaxAttempts bounds how often one request is sent, the first time included.
 	// 0 means 3.
 	MaxAttempts int
@@ -92,6 +103,7 @@ func (o *Options) withDefaults() Options {
 	c.BlockTokens = cmp.Or(c.BlockTokens, 16)
 	c.MaxScopes = cmp.Or(c.MaxScopes, 1024)
 	c.TokenizeTimeout = cmp.Or(c.TokenizeTimeout, 5*time.Second)
+	c.GuessBlocks = cmp.Or(c.GuessBlocks, 32<<10)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 3)
 	c.RetryRatio = cmp.Or(c.RetryRatio, 0.2)
 	c.RetryBurst = cmp.Or(c.RetryBurst, 256)
@@ -105,7 +117,8 @@ func (o *Options) validate() error {
 		name string
 		v    int64
 	}{
-		{"BlockTokens", int64(o.BlockTokens)}, {"MaxScopes", int64(o.MaxScopes)}, {"MaxAttempts", int64(o.MaxAttempts)},
+		{"BlockTokens", int64(o.BlockTokens)}, {"MaxScopes", int64(o.MaxScopes)}, {"GuessBlocks", int64(o.GuessBlocks)},
+		{"MaxAttempts", int64(o.MaxAttempts)},
 		{"RetryBurst", int64(o.RetryBurst)}, {"TokenizeTimeout", int64(o.TokenizeTimeout)}, {"Backoff", int64(o.Backoff)},
 	} {
 		if f.v < 0 {

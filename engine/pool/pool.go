@@ -26,6 +26,10 @@ type Worker struct {
 	// which of them this slot is. With more than one, requests pin it; 0 and 1
 	// both mean one.
 	Ranks, Rank int
+	// Events says that the engine's events feed the slot in the index, so that the
+	// pool has nothing to guess there. A slot must not be fed in both ways: the
+	// index refuses the second.
+	Events bool
 }
 
 // chooser is what a pool needs of a router. A *router.Router is one, by routed.
@@ -94,6 +98,9 @@ type member struct {
 	Worker
 	rank int
 	rest *atomic.Int64 // until when it wants no requests, Unix nanoseconds
+	// guess is what it is taken to hold, nil when its engine says so itself or
+	// nobody wants to know.
+	guess *guess
 }
 
 var (
@@ -153,8 +160,14 @@ func (p *Pool) Set(workers []Worker) error {
 		if w.Ranks > 1 {
 			e.rank = w.Rank
 		}
-		if was := old.bySlot[w.Slot]; was != nil {
+		was := old.bySlot[w.Slot]
+		if was != nil {
 			e.rest = was.rest
+		}
+		if p.opts.Guess != nil && !w.Events {
+			if e.guess = new(guess); was != nil && was.guess != nil {
+				e.guess = was.guess
+			}
 		}
 		m.bySlot[w.Slot] = e
 		m.list = append(m.list, e)
@@ -182,6 +195,11 @@ func (p *Pool) Set(workers []Worker) error {
 		return fmt.Errorf("pool: %w", err)
 	}
 	p.members.Store(m)
+	for s, e := range old.bySlot {
+		if now := m.bySlot[s]; e.guess != nil && (now == nil || now.guess == nil) {
+			e.guess.forget(p, s, true)
+		}
+	}
 	return nil
 }
 
@@ -261,6 +279,7 @@ type counters struct {
 	requests, picks, retries, exhausted, refused, failed    atomic.Uint64
 	clientIDs, tokenized, untokenized, byBytes, hashings    atomic.Uint64
 	predicted, cached, cachedOf, promptTokens, outputTokens atomic.Uint64
+	guesses, guessesDropped                                 atomic.Uint64
 }
 
 // Stats are a [Pool]'s figures since it was made. All are control path.
@@ -285,6 +304,11 @@ type Stats struct {
 	// CachedOf prompt tokens.
 	PredictedHit, Cached, CachedOf uint64
 	PromptTokens, OutputTokens     uint64
+
+	// Guesses counts the prompts written to Options.Guess, and GuessesDropped how
+	// often all that a worker was taken to hold was forgotten: it was lost, or the
+	// index had no room.
+	Guesses, GuessesDropped uint64
 }
 
 // Stats returns the figures; they are not one consistent moment.
@@ -296,6 +320,7 @@ func (p *Pool) Stats() Stats {
 		ClientIDs: c.clientIDs.Load(), Tokenized: c.tokenized.Load(), Untokenized: c.untokenized.Load(), Bytes: c.byBytes.Load(),
 		Hashings: c.hashings.Load(), PredictedHit: c.predicted.Load(), Cached: c.cached.Load(), CachedOf: c.cachedOf.Load(),
 		PromptTokens: c.promptTokens.Load(), OutputTokens: c.outputTokens.Load(),
+		Guesses: c.guesses.Load(), GuessesDropped: c.guessesDropped.Load(),
 	}
 }
 
