@@ -11,6 +11,7 @@ const (
 	EventStored                   // the engine holds these blocks
 	EventRemoved                  // one copy of each of these blocks is gone
 	EventCleared                  // the engine holds nothing
+	EventLost                     // a removal or clear that cannot be read: what went is not known
 )
 
 // An Event is one piece of news about an engine's cache, as a decoder of an
@@ -58,7 +59,11 @@ type Batch struct {
 	Rank   int     // data-parallel rank, -1 if the message does not say
 	Events []Event
 
-	// Malformed counts events that could not be decoded and were left out.
+	// Malformed counts events that could not be decoded. One that is known to be a
+	// removal or a clear stands in Events all the same, as EventLost and with
+	// nothing else in it, where it stood in the message: no block may count that it
+	// may have taken. All others are left out: a store that is not read loses hits
+	// and no more.
 	Malformed int
 }
 

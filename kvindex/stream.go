@@ -160,6 +160,16 @@ type ledger interface {
 // which the clock was set back into the life of the former process. Whoever
 // learns of a restart another way calls Reset.
 //
+// # Events that cannot be read
+//
+// An event of an unknown kind, or one whose kind cannot be read, is counted and
+// passed over. A store that cannot be read is too: its blocks are not indexed. A
+// removal or a clear that cannot be read (EventLost) clears the slot, at its place
+// in the order of events, for what it took may be anything. It asks for no replay,
+// which would bring the same bytes; the slot fills again with what is stored from
+// then on. An engine none of whose removals can be read is thus never overcounted,
+// and looks nearly empty: StreamCounts.Lost tells.
+//
 // # Limits
 //
 // An answer may fall short of what the engine holds, never above it, where the

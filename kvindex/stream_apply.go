@@ -27,6 +27,9 @@ func (st *Stream) apply(b *Batch, from int) {
 		case EventCleared:
 			c.Cleared++
 			st.forget()
+		case EventLost:
+			c.Lost++
+			st.forget()
 		default:
 			c.UnknownEvent++
 		}

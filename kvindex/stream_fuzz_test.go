@@ -121,7 +121,7 @@ func (d *fuzzInput) step(st *Stream) {
 
 func (d *fuzzInput) event() Event {
 	e := Event{
-		Kind: EventKind(d.next() % 4), Tier: []Tier{TierGPU, TierGPU, TierCPU, TierDisk, TierObject, TierUnknown}[d.next()%6],
+		Kind: EventKind(d.next() % 5), Tier: []Tier{TierGPU, TierGPU, TierCPU, TierDisk, TierObject, TierUnknown}[d.next()%6],
 		Group: -1,
 	}
 	if e.Kind == EventUnknown && d.next()%4 != 0 {

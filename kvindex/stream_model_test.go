@@ -201,6 +201,11 @@ func (m *model) event(b *Batch) {
 	tier := rapid.SampledFrom([]Tier{TierGPU, TierGPU, TierCPU, TierDisk}).Draw(t, "tier")
 	size := m.sizeIn(tier)
 	switch kind := rapid.IntRange(0, 9).Draw(t, "kind"); {
+	case kind == 9 && rapid.IntRange(0, 4).Draw(t, "lost event") == 0:
+		e.Kind = EventLost // it removed one copy of each block
+		for k := range maps.Clone(h.all) {
+			h.remove(k)
+		}
 	case kind == 9 && rapid.IntRange(0, 3).Draw(t, "clear") == 0:
 		e.Kind = EventCleared
 		*h = holding{all: map[tierName]int{}, known: map[tierName]int{}}
@@ -415,7 +420,7 @@ func (m *model) replay(cut bool) {
 }
 
 func (m *model) result(r Result, cleared bool) {
-	if r.Counts.Holes > 0 {
+	if r.Counts.Holes > 0 || r.Counts.Lost > 0 {
 		m.exact = false
 	} else if cleared {
 		m.exact = true

@@ -10,7 +10,8 @@ const (
 	// StreamInitial: no message has been seen. The slot holds nothing.
 	StreamInitial StreamState = iota
 	// StreamLive: every message up to the last one is applied. What the index
-	// says is exact, but for orphans.
+	// says is exact, but for orphans and what was dropped for a removal that could
+	// not be read.
 	StreamLive
 	// StreamGap: messages are missing. Those after the gap wait in a buffer for a
 	// replay of the missing ones; the index shows the state before the gap.
@@ -68,6 +69,7 @@ type StreamCounts struct {
 	UnknownTier    uint64 // blocks in a medium with an unknown name
 	UnknownEvent   uint64 // events with an unknown tag
 	Malformed      uint64 // events that could not be decoded
+	Lost           uint64 // those of them that may have taken blocks away, so that the slot was cleared
 	WrongLength    uint64 // blocks of stores whose hashes, tokens and block size do not fit
 	Repeated       uint64 // blocks of stores that name one hash twice
 	NonPrefix      uint64 // blocks of attention groups that cannot serve as a prefix
@@ -105,6 +107,7 @@ func (c *StreamCounts) add(d *StreamCounts) {
 	c.UnknownTier += d.UnknownTier
 	c.UnknownEvent += d.UnknownEvent
 	c.Malformed += d.Malformed
+	c.Lost += d.Lost
 	c.WrongLength += d.WrongLength
 	c.Repeated += d.Repeated
 	c.NonPrefix += d.NonPrefix

@@ -271,6 +271,9 @@ func (s *script) event(t *testing.T, d *datadriven.TestData, w *testWorker, b *B
 	case "M":
 		b.Malformed++
 		return
+	case "L":
+		b.Malformed++
+		e.Kind = EventLost
 	default:
 		d.Fatalf(t, "unknown event %q", f[0])
 	}

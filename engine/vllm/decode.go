@@ -50,7 +50,8 @@ func NewDecoder() *Decoder { return &Decoder{} }
 // that fills. After an error, which wraps [ErrPayload], b has no events.
 //
 // An event whose tag is not known becomes one of kind EventUnknown. One that is
-// broken is left out and counted in b.Malformed. A rank that is absent, nil or
+// broken is counted in b.Malformed; it is left out, or becomes one of kind
+// EventLost where its tag says that it takes blocks away. A rank that is absent, nil or
 // negative is -1: that of the stream.
 func (d *Decoder) Decode(b *kvindex.Batch, seq uint64, payload []byte) error {
 	b.Reset()
@@ -114,7 +115,12 @@ func (d *Decoder) batch(b *kvindex.Batch) error {
 			continue
 		}
 		// The event is broken in itself or cut: skipping tells which.
-		b.Events = b.Events[:len(b.Events)-1]
+		switch ev.Kind {
+		case kvindex.EventRemoved, kvindex.EventCleared:
+			*ev = kvindex.Event{Kind: kvindex.EventLost, Group: -1}
+		default:
+			b.Events = b.Events[:len(b.Events)-1]
+		}
 		b.Malformed++
 		r.Seek(start)
 		if err := r.Skip(); err != nil {

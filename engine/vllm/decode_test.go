@@ -249,7 +249,8 @@ func TestEvents(t *testing.T) {
 		{"event a number", 5, nil},
 		{"event nil", nil, nil},
 		{"map without type", pairs{"block_hashes", h}, nil},
-		{"map with a number as key", pairs{1, 2, "type", "AllBlocksCleared"}, nil},
+		{"map with a number as key", pairs{1, 2, "type", "AllBlocksCleared"}, &kvindex.Event{Kind: kvindex.EventCleared, Group: -1}},
+		{"removal with a number as key", pairs{1, 2, "type", "BlockRemoved", "block_hashes", list{1}}, nil},
 		{"type last", pairs{"block_hashes", h, "type", "BlockRemoved"}, &kvindex.Event{Kind: kvindex.EventRemoved, Hashes: []uint64{1}, Group: -1}},
 		{"unknown map", pairs{"type", "BlockInactive", "block_hashes", "?"}, &kvindex.Event{Group: -1}},
 		{"fields to come", pairs{"type", "BlockRemoved", "block_hashes", h, "why", pairs{"x", list{1, nil}}, "session_id", "s"},
@@ -298,13 +299,32 @@ func TestEvents(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var b kvindex.Batch
 			want := kvindex.Batch{Seq: 1, Time: 1.5, Malformed: 1, Events: []kvindex.Event{{Kind: kvindex.EventCleared, Group: -1}}}
-			if tc.want != nil {
+			switch {
+			case tc.want != nil:
 				want.Malformed, want.Events = 0, []kvindex.Event{*tc.want, want.Events[0]}
+			case takesAway(tc.in):
+				want.Events = []kvindex.Event{{Kind: kvindex.EventLost, Group: -1}, want.Events[0]}
 			}
 			require.NoError(t, NewDecoder().Decode(&b, 1, batchOf(tc.in, list{"AllBlocksCleared"})))
 			same(t, &want, &b)
 		})
 	}
+}
+
+// takesAway says whether an event of the tests has the tag of a removal or clear.
+func takesAway(in any) bool {
+	tag := func(v any) bool { return v == "BlockRemoved" || v == "AllBlocksCleared" }
+	switch in := in.(type) {
+	case list:
+		return len(in) > 0 && tag(in[0])
+	case pairs:
+		for i := 0; i+1 < len(in); i += 2 {
+			if in[i] == "type" {
+				return tag(in[i+1])
+			}
+		}
+	}
+	return false
 }
 
 func TestRanks(t *testing.T) {

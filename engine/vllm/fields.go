@@ -126,7 +126,12 @@ func (d *Decoder) mapEvent(ev *kvindex.Event, f *fields) bool {
 	}
 	found := false
 	for range n {
-		key, err := r.Str()
+		var key []byte // of another type: the event is broken, and its tag still tells of what kind
+		if r.Kind() != msgpack.Str {
+			err = r.Skip()
+		} else {
+			key, err = r.Str()
+		}
 		if err != nil {
 			return false
 		}
