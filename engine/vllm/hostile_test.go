@@ -3,10 +3,12 @@ package vllm
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -213,4 +215,44 @@ func TestTruncatedPromptsAreApart(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []uint32{uint32(max(1, i))}, ids, extra)
 	}
+}
+
+// FuzzPrompt: whatever a client sends, what is passed on to the tokenizer is JSON,
+// and a body that is none is told from one that is.
+func FuzzPrompt(f *testing.F) {
+	for _, s := range []string{
+		`{"model":"m","prompt":"a","add_special_tokens":false}`, `{"model":"m","prompt":[[1,2]],"suffix":"x"}`,
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url"}]}],"tools":[{}],"tools":null}`,
+		`{"mod\u0065l":1,"mess\u0061ges":[[]],"truncate_prompt_tokens":-1}`, `{"model":"m","messages":[`, `{"prompt":null,"model":"m"}`, `[]`, `{"model":"m","prompt":[],"messages":{}}`,
+		`{"model":"m","messages":[{"role":"user","content":" a<|b"}],"continue_final_message":true}`,
+	} {
+		f.Add([]byte(s), true)
+		f.Add([]byte(s), false)
+	}
+	f.Fuzz(func(t *testing.T, body []byte, chat bool) {
+		req := &engine.Request{API: engine.APICompletions, Body: body}
+		if chat {
+			req.API = engine.APIChat
+		}
+		p, err := parsePrompt(req)
+		if err != nil {
+			require.ErrorIs(t, err, ErrNoTokens)
+			return
+		}
+		require.True(t, json.Valid(body))
+		again, err := parsePrompt(req)
+		require.NoError(t, err)
+		require.Equal(t, p.key, again.key)
+		require.True(t, json.Valid(slices.Concat([]byte(`{"model":`), p.model, p.pass, []byte("}"))))
+		for _, m := range p.messages {
+			require.True(t, json.Valid(m))
+			if role, ok := plain(m); ok {
+				require.False(t, hasMedia(m))
+				require.True(t, json.Valid(role))
+			}
+		}
+		if p.ids == nil && !chat {
+			require.True(t, json.Valid(p.text))
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package zmtp
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -126,4 +127,46 @@ func TestHalfHandshakes(t *testing.T) {
 			b.Close()
 		})
 	}
+}
+
+// FuzzListening: what a peer of a listening socket can send, in both forms of
+// subscription and as requests.
+func FuzzListening(f *testing.F) {
+	sub := append(AppendGreeting(nil), AppendReady(nil, "SUB", nil)...)
+	req := append(AppendGreeting(nil), AppendReady(nil, "REQ", []byte("me"))...)
+	f.Add(AppendFrame(append([]byte{}, sub...), []byte("\x01kv@"), false), true)
+	f.Add(AppendCommand(AppendCommand(append([]byte{}, sub...), "SUBSCRIBE", []byte("kv@")), "CANCEL", []byte("kv@")), true)
+	f.Add(AppendCommand(AppendFrame(append([]byte{}, sub...), nil, true), "SUBSCRIBE", nil), true)
+	f.Add(AppendFrame(AppendFrame(append([]byte{}, req...), nil, true), make([]byte, 8), false), false)
+	f.Add(AppendCommand(append([]byte{}, req...), "PING", []byte{0, 1, 'c'}), false)
+	lim := Limits{MaxMessage: 1 << 12, MaxFrames: 8}
+	f.Fuzz(func(t *testing.T, in []byte, pub bool) {
+		kind := "ROUTER"
+		if pub {
+			kind = "PUB"
+		}
+		c := NewConn(&scripted{in: bytes.NewReader(in)}, lim)
+		if c.Handshake(context.Background(), kind, nil) != nil {
+			return
+		}
+		s := &subscriber{topics: map[string]int{}}
+		for {
+			m, err := c.ReadMessage(nil)
+			if err != nil {
+				break
+			}
+			if topic, add, ok := ParseSubscription(m); ok {
+				s.subscribe(topic, add)
+			}
+		}
+		asked := 0
+		for topic, n := range s.topics {
+			if asked += len(topic); n < 1 {
+				t.Fatalf("%q asked for %d times", topic, n)
+			}
+		}
+		if asked != s.asked || asked > maxTopicBytes {
+			t.Fatalf("%d bytes of topics, counted as %d", asked, s.asked)
+		}
+	})
 }
