@@ -26,7 +26,9 @@
 // removed wherever the engine would look: at the top level and in the objects
 // that engines merge into their sampling parameters, however the names are
 // escaped, cased or repeated. Headers that steer an engine (X-Vllm-Priority,
-// X-Data-Parallel-Rank and the like) and hop-by-hop headers go as well.
+// X-Data-Parallel-Rank and the like) and hop-by-hop headers go as well. What is
+// left of a header may have 128 lines and 32 KiB; more is refused with 431, since
+// engines drop the connection on it as if they had failed.
 //
 // # Endings
 //

@@ -50,7 +50,8 @@ type ServerOptions struct {
 type ServerHooks struct {
 	// Start is called when a generation was accepted, with the parsed request.
 	Start func(req *engine.Request)
-	// End is called once for each generation that Start was called for.
+	// End is called once for each generation that Start was called for, also when
+	// its engine panics.
 	End func(req *engine.Request, res *Result)
 }
 

@@ -159,6 +159,27 @@ func clean(in http.Header, extra []string, authorization bool) http.Header {
 	return out
 }
 
+// Bounds of what a client's header may add to a request upstream. An engine
+// closes the connection on a header that it finds too large (uvicorn
+// by h11 takes 64 KiB, vLLM 256 lines), which looks as if the engine had failed: one such
+// request, tried again, would blame every worker.
+const (
+	maxHeaderLines = 128
+	maxHeaderBytes = 32 << 10
+)
+
+// tooMuch reports whether a header is over the bounds.
+func tooMuch(h http.Header) bool {
+	lines, size := 0, 0
+	for k, vs := range h {
+		lines += len(vs)
+		for _, v := range vs {
+			size += len(k) + len(v) + len(": \r\n")
+		}
+	}
+	return lines > maxHeaderLines || size > maxHeaderBytes
+}
+
 // sendBody hands a request's bytes to the transport, which may go on reading
 // them for a while after the exchange is over. Once detached it gives nothing
 // any more, so the bytes may be reused.

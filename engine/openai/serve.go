@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"mime"
 	"net/http"
+	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -59,6 +61,13 @@ func (h *Handler) generate(w http.ResponseWriter, r *http.Request, api engine.AP
 	req := &c.req
 	req.ID = id
 	req.Header = clean(r.Header, h.opts.DropHeaders, h.opts.ForwardAuthorization)
+	if tooMuch(req.Header) {
+		h.refuse(w, answer{
+			status: 431, kind: "invalid_request_error",
+			message: fmt.Sprintf("header exceeds the limit of %d lines and %d bytes", maxHeaderLines, maxHeaderBytes),
+		})
+		return
+	}
 	if s := r.Header.Get("X-Session-Id"); s != "" {
 		req.Session = s
 	}
@@ -78,6 +87,13 @@ func (h *Handler) generate(w http.ResponseWriter, r *http.Request, api engine.AP
 		f(req)
 	}
 
+	ended := false
+	defer func() {
+		if !ended { // panicking
+			h.stats.failed.Add(1)
+			c.account(errPanic, time.Now())
+		}
+	}()
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	if !req.Deadline.IsZero() {
@@ -87,8 +103,14 @@ func (h *Handler) generate(w http.ResponseWriter, r *http.Request, api engine.AP
 	}
 	stop := context.AfterFunc(h.flight.kill, func() { cancel(errDraining) })
 	defer stop()
-	c.finish(ctx, r.Context(), c.relay(ctx))
+	at, err := c.finish(ctx, r.Context(), c.relay(ctx))
+	ended = true
+	c.account(err, at)
 }
+
+// errPanic is what a request ended with whose engine panicked. The panic goes on
+// to the server.
+var errPanic = errors.New("openai: panic")
 
 // accept reads and parses the body. An answer with a status refuses it.
 func (c *call) accept(r *http.Request, api engine.API) answer {
@@ -116,9 +138,12 @@ func (c *call) accept(r *http.Request, api engine.API) answer {
 	switch {
 	case errors.Is(err, errTooLong):
 		return tooLarge
-	case err != nil:
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.w.Header().Set("Connection", "close")
 		return answer{status: 408, kind: "invalid_request_error", message: "the body could not be read within " + o.ReadTimeout.String()}
+	case err != nil:
+		c.w.Header().Set("Connection", "close")
+		return explain(badRequest("", "the body is cut off or its encoding is broken"), false)
 	}
 	c.res.BytesIn = int64(len(c.body))
 	c.req.Tokens = c.tokens
@@ -138,14 +163,19 @@ func (c *call) accept(r *http.Request, api engine.API) answer {
 var errTooLong = errors.New("openai: body too long")
 
 // readAll reads r to its end into dst, at most limit bytes. size is the
-// expected length, -1 if unknown.
+// expected length, -1 if unknown. It is believed up to firstRead: memory must
+// have been paid for with bytes, not with the promise of them.
 func readAll(dst []byte, r io.Reader, size int64, limit int) ([]byte, error) {
-	if size >= int64(cap(dst)) {
-		dst = make([]byte, 0, size+1) // one more: room to see the end
+	if first := min(size, firstRead); first >= int64(cap(dst)) {
+		dst = make([]byte, 0, first+1) // one more: room to see the end
 	}
 	for {
-		if len(dst) == cap(dst) {
-			dst = append(dst, 0)[:len(dst)]
+		if n := len(dst); n == cap(dst) {
+			more := max(n, 512)
+			if int64(n) <= size {
+				more = int(min(int64(more), size+1-int64(n)))
+			}
+			dst = slices.Grow(dst, more)
 		}
 		n, err := r.Read(dst[len(dst):cap(dst)])
 		dst = dst[:len(dst)+n]
@@ -159,6 +189,9 @@ func readAll(dst []byte, r io.Reader, size int64, limit int) ([]byte, error) {
 		}
 	}
 }
+
+// firstRead is the most memory in bytes that a body gets before any of it came.
+const firstRead = 256 << 10
 
 // relay runs the engine and passes its chunks on.
 func (c *call) relay(ctx context.Context) error {
@@ -277,8 +310,9 @@ var (
 
 const doneEvent = "data: [DONE]\n\n"
 
-// finish ends the answer and writes down how it went.
-func (c *call) finish(ctx, client context.Context, err error) {
+// finish ends the answer. It returns when the engine was done and what the
+// request ended with.
+func (c *call) finish(ctx, client context.Context, err error) (time.Time, error) {
 	h := c.h
 	if client.Err() != nil || errors.Is(err, errGone) {
 		c.res.Gone = true
@@ -317,9 +351,15 @@ func (c *call) finish(ctx, client context.Context, err error) {
 		a.write(c.w)
 	}
 	c.rc.SetWriteDeadline(time.Time{})
+	return before, err
+}
+
+// account writes down how the request went. done is when the engine was.
+func (c *call) account(err error, done time.Time) {
+	h := c.h
 	c.res.End, c.res.Err = time.Now(), err
 	if !c.line.Has(engine.Compute) {
-		c.line.Add("engine", engine.Compute, c.began, before)
+		c.line.Add("engine", engine.Compute, c.began, done)
 	}
 	c.line.Add("relay", engine.Data, c.res.End.Add(-c.res.Relay), c.res.End)
 	h.stats.chunks.Add(uint64(c.res.Chunks))
