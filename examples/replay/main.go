@@ -91,7 +91,11 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	return o, errors.Join(errs...)
 }
 
-const maxWorkers = 4096
+const (
+	maxWorkers = 4096
+	// maxSpan is the longest replay, in virtual time.
+	maxSpan = 10 * 365 * 24 * time.Hour
+)
 
 func run(args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stderr)
@@ -126,6 +130,9 @@ func run(args []string, stdout, stderr io.Writer) error {
 			}
 		}
 		rate = o.load * capacity
+	}
+	if took := w.span() * w.rate() / rate; !(took < maxSpan.Seconds()) {
+		return fmt.Errorf("at %g requests per second the trace takes %.3g hours, want at most %.3g", rate, took/3600, maxSpan.Hours())
 	}
 	fmt.Fprintf(stderr, "%d requests, %.3f per second in the trace, played at %.3f per second", len(reqs), w.rate(), rate)
 	if capacity > 0 {

@@ -83,6 +83,7 @@ func TestFaults(t *testing.T) {
 		"absent":      {[]string{"-trace", "absent.jsonl"}, []string{"absent.jsonl"}},
 		"bad line":    {[]string{"-trace", bad}, []string{"line 2"}},
 		"one request": {[]string{"-trace", one}, []string{"no trace to replay"}},
+		"too slow":    {[]string{"-trace", slice, "-rate", "1e-9"}, []string{"hours"}},
 		"no such dir": {[]string{"-trace", "absent.jsonl", "-json", "absent/out.json"}, []string{"absent/out.json"}},
 		"argument":    {[]string{"-trace", slice, "extra"}, []string{"extra"}},
 	} {

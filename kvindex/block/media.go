@@ -27,8 +27,11 @@ var (
 	ErrMediaScheme = fmt.Errorf("%w: scheme has no media", ErrMedia)
 )
 
-// CheckMedia reports every fault of a media list, each error naming the item.
-// Call it where a list comes from outside: the hashing methods return no error,
+// maxFaults bounds how many faults of one list are told.
+const maxFaults = 100
+
+// CheckMedia reports the faults of a media list, at most about 100, each error
+// naming the item. Call it where a list comes from outside: the hashing methods return no error,
 // and take a bad item as far as it makes sense rather than leave it out.
 func (h *Hasher) CheckMedia(media []Media) error {
 	var errs []error
@@ -40,6 +43,9 @@ func (h *Hasher) CheckMedia(media []Media) error {
 	}
 	for i := range media {
 		m := &media[i]
+		if len(errs) >= maxFaults {
+			break
+		}
 		if m.ID == "" || len(m.ID) > MaxField {
 			errs = append(errs, fmt.Errorf("%w of item %d: %d bytes, from 1 to %d", ErrMediaID, i, len(m.ID), MaxField))
 		}

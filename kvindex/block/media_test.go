@@ -104,3 +104,10 @@ func TestMediaFromEvents(t *testing.T) {
 		}
 	})
 }
+
+// A list in which everything is wrong gives an error that can still be read.
+func TestCheckMediaTellsSome(t *testing.T) {
+	err := newHasher(t, block.Scope{}, 16).CheckMedia(make([]block.Media, block.MaxMedia))
+	require.ErrorIs(t, err, block.ErrMediaID)
+	require.Less(t, len(err.Error()), 20_000)
+}
