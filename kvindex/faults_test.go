@@ -493,6 +493,37 @@ func TestMoreSharersThanMaps(t *testing.T) {
 	require.NoError(t, m.finish(idle))
 }
 
+// Held is exact through stores, moves between tiers, removals and clears.
+func TestHeld(t *testing.T) {
+	x := newIndex(t, nil)
+	a, b := x.Attach("a", 0), x.Attach("b", 0)
+	c := chainOf(1, 40)
+	want := func(s Slot, n ...int) {
+		t.Helper()
+		var w [Tiers]int
+		copy(w[:], n)
+		require.Equal(t, w, x.Held(s))
+	}
+	want(a)
+	require.NoError(t, x.Store(a, TierGPU, 0, c))
+	require.NoError(t, x.Store(a, TierGPU, 0, c[:9]))
+	require.NoError(t, x.Store(a, TierCPU, 0, c[:10]))
+	require.NoError(t, x.Store(b, TierObject, 0, c[:5]))
+	want(a, 40, 10)
+	want(b, 0, 0, 0, 5)
+	x.Remove(a, TierGPU, c[5:15])
+	x.Remove(a, TierGPU, c[5:6])
+	want(a, 30, 10)
+	x.Clear(a, TierGPU)
+	want(a, 0, 10)
+	x.Detach(b)
+	want(b)
+	x.Clear(a)
+	want(a)
+	want(Slot(0))
+	want(MakeSlot(1<<20, 1))
+}
+
 func TestErrors(t *testing.T) {
 	_, err := New(&Options{MaxBytes: 1000, BlockTokens: -1})
 	require.ErrorContains(t, err, "Options.MaxBytes is 1000")

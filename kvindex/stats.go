@@ -74,5 +74,26 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
+// Held is the number of blocks that an attached slot holds in each tier; a block
+// that lies in two tiers counts in both. It is exact but while a Clear of the slot
+// is under way. It costs the writers' lock for a moment and no pass over anything,
+// so a page of many workers may ask for each. A slot that is not attached holds
+// nothing.
+func (x *Index) Held(s Slot) (n [Tiers]int) {
+	k := x.slot(s)
+	if k == nil {
+		return n
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if k.gone.Load() {
+		return n
+	}
+	for t, h := range k.held {
+		n[t] = int(h)
+	}
+	return n
+}
+
 // Bytes is the memory that the index keeps.
 func (x *Index) Bytes() int64 { return x.mem.total.Load() }
