@@ -69,6 +69,9 @@ func (f *Fleet) Router() *router.Router { return f.router }
 // called once.
 func (f *Fleet) Run(ctx context.Context, source discovery.Source) error {
 	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { f.sweep(ctx) })
+	defer wg.Wait()
 	defer f.stopAll()
 	defer cancel()
 	var state discovery.State
@@ -84,6 +87,21 @@ func (f *Fleet) Run(ctx context.Context, source discovery.Source) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// sweep keeps the index small until ctx ends: workers that left have their memory
+// given back although nobody stores.
+func (f *Fleet) sweep(ctx context.Context) {
+	tick := time.NewTicker(f.opts.SweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			f.index.Sweep()
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // apply makes the members those of the list.
@@ -248,6 +266,9 @@ type Status struct {
 	// Queries and Hits are prompt tokens looked up and found since it came up.
 	Queries, Hits float64
 	Slots         []kvindex.Slot
+	// Blocks is what the index holds of it, in index blocks by tier; it means
+	// something with HasEvents.
+	Blocks [kvindex.Tiers]int
 	// Events is the state of the stream that lags most, valid with HasEvents.
 	Events    kvindex.StreamState
 	HasEvents bool
@@ -268,6 +289,9 @@ func (f *Fleet) Workers() []Status {
 			s.Queries, s.Hits = m.merged.Queries-m.since.Queries, m.merged.Hits-m.since.Hits
 			for _, r := range m.ranks {
 				s.Slots = append(s.Slots, r.slot)
+				for t, n := range f.index.Held(r.slot) {
+					s.Blocks[t] += n
+				}
 				if r.sub == nil {
 					continue
 				}

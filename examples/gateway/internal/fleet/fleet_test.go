@@ -55,7 +55,7 @@ func newRig(t *testing.T, n int, source func([]discovery.Worker) discovery.Sourc
 		src = static
 	}
 	f, err := New(&Options{
-		LoadEvery: 10 * time.Millisecond, ProbeEvery: 20 * time.Millisecond,
+		LoadEvery: 10 * time.Millisecond, ProbeEvery: 20 * time.Millisecond, SweepEvery: 10 * time.Millisecond,
 		Router: router.Options{FailurePause: 50 * time.Millisecond},
 		Hooks: Hooks{Down: func(w discovery.Worker, err error) {
 			r.mu.Lock()
@@ -141,6 +141,7 @@ func (r *rig) ask(req *engine.Request) (tokens, cached int, err error) {
 // What events tell must be what the engine then reports as cached.
 func TestPredictedIsReported(t *testing.T) {
 	r := newRig(t, 2, nil)
+	sized := r.fleet.Index().Stats().NameBytes
 	for i := range uint32(12) {
 		p := prompt(i%3, i, 1600)
 		_, cached, err := r.ask(request(p, 4))
@@ -159,6 +160,10 @@ func TestPredictedIsReported(t *testing.T) {
 		require.True(t, w.Up)
 		require.True(t, w.HasEvents)
 		require.Contains(t, []kvindex.StreamState{kvindex.StreamInitial, kvindex.StreamLive}, w.Events)
+	}
+	require.Equal(t, sized, r.fleet.Index().Stats().NameBytes, "slots have the size of their engines' caches at once")
+	for i, w := range r.fleet.Workers() {
+		require.Equal(t, [kvindex.Tiers]int{r.servers[i].Stats().CachedBlocks}, w.Blocks)
 	}
 }
 
@@ -207,6 +212,7 @@ func TestKilledEngine(t *testing.T) {
 	require.False(t, known, "its slot is still attached")
 	r.eventually("only blocks of the living", func() bool { return r.blocksOf(0) == 0 })
 	require.Error(t, r.fleet.Workers()[0].Err)
+	r.eventually("its memory given back", func() bool { return r.fleet.Index().Stats().Dying == 0 })
 
 	r.serve(0, r.servers[0])
 	r.eventually("the engine back", func() bool { return r.fleet.Workers()[0].Up })

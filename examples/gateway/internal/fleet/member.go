@@ -103,6 +103,10 @@ func (m *member) once(ctx context.Context, told *bool) error {
 	return m.watch(ctx, ranks)
 }
 
+// maxSized bounds the blocks that a rank's part of the index is sized for on its
+// engine's word, about 16 MiB; it grows beyond by itself.
+const maxSized = 1 << 20
+
 // attach gives each rank a slot and starts to follow its events.
 func (m *member) attach(ctx context.Context, wg *sync.WaitGroup, probe *vllm.Probe) ([]*rank, error) {
 	m.f.mu.Lock()
@@ -114,12 +118,16 @@ func (m *member) attach(ctx context.Context, wg *sync.WaitGroup, probe *vllm.Pro
 	}
 	var ranks []*rank
 	for i := range max(info.Ranks, probe.Ranks, 1) {
-		r := &rank{slot: m.f.index.Attach(info.Name, i), rank: i}
+		r := &rank{rank: i}
 		size, blocks := info.Capacity.BlockSize, info.Capacity.KVBlocks
 		if probe.BlockSize > 0 {
 			size, blocks = probe.BlockSize, probe.KVBlocks
 		}
 		r.block, r.kvBlocks = size, size*blocks/m.f.opts.BlockTokens
+		if r.slot = m.f.index.AttachSized(info.Name, i, min(r.kvBlocks, maxSized)); r.slot == 0 {
+			m.release(ranks)
+			return nil, errors.New("fleet: the index has no room for another worker")
+		}
 		ranks = append(ranks, r)
 		if i >= len(sources) {
 			continue

@@ -34,6 +34,10 @@ type Options struct {
 	// that does not answer. 0 means 10 s and 1 s.
 	ProbeTimeout, ProbeEvery time.Duration
 
+	// SweepEvery is the time between two sweeps of the index, which give back the
+	// memory of workers that left; 0 means 5 s.
+	SweepEvery time.Duration
+
 	// Hooks are told what happens.
 	Hooks Hooks
 }
@@ -63,6 +67,7 @@ func (o *Options) withDefaults() Options {
 	def(&c.CheckTimeout, 2*time.Second)
 	def(&c.ProbeTimeout, 10*time.Second)
 	def(&c.ProbeEvery, time.Second)
+	def(&c.SweepEvery, 5*time.Second)
 	if c.BlockTokens == 0 {
 		c.BlockTokens = 16
 	}
@@ -85,6 +90,7 @@ func (o *Options) validate() error {
 		{"BlockTokens", int64(o.BlockTokens)}, {"MaxIndexBytes", o.MaxIndexBytes}, {"LoadEvery", int64(o.LoadEvery)},
 		{"CheckTimeout", int64(o.CheckTimeout)}, {"FailAfter", int64(o.FailAfter)},
 		{"ProbeTimeout", int64(o.ProbeTimeout)}, {"ProbeEvery", int64(o.ProbeEvery)},
+		{"SweepEvery", int64(o.SweepEvery)},
 	} {
 		if f.v < 0 {
 			errs = append(errs, fmt.Errorf("fleet: Options.%s is %d, must not be negative", f.name, f.v))
