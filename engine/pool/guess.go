@@ -15,8 +15,14 @@ import (
 // *kvindex.Index is one. It must be safe for concurrent use and must not keep
 // the slices.
 type Storer interface {
+	// Store notes that the slot holds the blocks of chain in the tier, each the
+	// child of its predecessor and the first that of parent, 0 for the root. An
+	// error of kvindex.ErrNaming or kvindex.ErrSlot ends guessing for the slot,
+	// another one drops what was stored there.
 	Store(s kvindex.Slot, t kvindex.Tier, parent block.Hash, chain []block.Hash) error
+	// Remove notes that the slot does not hold the blocks any more.
 	Remove(s kvindex.Slot, t kvindex.Tier, hashes []block.Hash)
+	// Clear notes that the slot holds nothing any more in the tiers.
 	Clear(s kvindex.Slot, tiers ...kvindex.Tier)
 }
 

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/stator-go/stator/engine"
 	"github.com/stator-go/stator/kvindex"
@@ -78,7 +78,9 @@ type Pool struct {
 	members atomic.Pointer[membership]
 	models  atomic.Pointer[map[string]string] // adapter to its base model
 
-	hashers *lru.Cache[block.Scope, *block.Hasher]
+	hashersMu sync.Mutex
+	hashers   *simplelru.LRU[block.Scope, *block.Hasher]
+
 	next    atomic.Uint32 // which worker tokenises
 	resting atomic.Int64  // when the last rest ends, Unix nanoseconds
 	budget  budget
@@ -126,7 +128,7 @@ func newPool(r chooser, opts *Options) (*Pool, error) {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	hashers, err := lru.New[block.Scope, *block.Hasher](o.MaxScopes)
+	hashers, err := simplelru.NewLRU[block.Scope, *block.Hasher](o.MaxScopes, nil)
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
@@ -326,6 +328,8 @@ func (p *Pool) Stats() Stats {
 
 // hasher is the hasher of a scope, kept for the next request of that scope.
 func (p *Pool) hasher(s block.Scope) (*block.Hasher, error) {
+	p.hashersMu.Lock()
+	defer p.hashersMu.Unlock()
 	if h, ok := p.hashers.Get(s); ok {
 		return h, nil
 	}
