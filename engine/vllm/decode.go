@@ -15,6 +15,9 @@ import (
 var ErrPayload = errors.New("vllm: bad event payload")
 
 const (
+	// maxTime is the first time stamp that makes no sense, in Unix seconds: the
+	// year 5138.
+	maxTime = 1e11
 	// maxEvents bounds a batch. A busy engine sends some tens in one message.
 	maxEvents = 1 << 16
 	// arenaKeep is the number of elements of an arena that is kept although the
@@ -99,6 +102,9 @@ func (d *Decoder) batch(b *kvindex.Batch) error {
 	if !r.Nil() {
 		if b.Time, err = r.Float(); err != nil {
 			return bad("time stamp", err)
+		}
+		if !(b.Time > 0 && b.Time < maxTime) {
+			b.Time = 0 // none: one that makes no sense would hide restarts
 		}
 	}
 	events, err := r.Array()

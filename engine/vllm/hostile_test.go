@@ -89,6 +89,32 @@ func TestAnnouncedLengths(t *testing.T) {
 	require.LessOrEqual(t, cap(d.hashes)+cap(d.tokens)+cap(d.media), 4096)
 }
 
+// Times that are none are no times: an infinite one would make every message that
+// follows look older, and so hide that the engine began anew.
+func TestHostileTimes(t *testing.T) {
+	d := NewDecoder()
+	var b kvindex.Batch
+	for _, at := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, 1e11, math.MaxFloat64} {
+		require.NoError(t, d.Decode(&b, 1, value(nil, list{at, list{}, 0})))
+		require.Zero(t, b.Time)
+	}
+	require.NoError(t, d.Decode(&b, 1, value(nil, list{1795964150.5, list{}, 0})))
+	require.Equal(t, 1795964150.5, b.Time)
+
+	tokens, wire := prompt16(16)
+	stored := list{"BlockStored", list{1}, nil, wire, 16}
+	e := newIdentity(t, 16)
+	message := func(seq uint64, at float64, event any) {
+		require.NoError(t, d.Decode(&b, seq, value(nil, list{at, list{event}, 0})))
+		e.st.Apply(&b)
+	}
+	message(5, 1000, list{"AllBlocksCleared"})
+	message(6, math.Inf(1), stored)
+	require.Equal(t, 1, e.depth(block.Scope{Model: "m"}, tokens))
+	message(0, 2000, list{"SomethingElse"}) // the engine's next life
+	require.Zero(t, e.depth(block.Scope{Model: "m"}, tokens))
+}
+
 // Sources that name one rank in two ways, or ports that do not exist.
 func TestHostileEventSources(t *testing.T) {
 	one := `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}`
