@@ -128,27 +128,30 @@ func TestFailureToTokenizeIsNotKept(t *testing.T) {
 }
 
 // guessing is a pool that guesses, over one worker with two ranks, and its index.
-func guessing(t *testing.T, blocks int) (*pool.Pool, *kvindex.Index, [2]kvindex.Slot) {
+// at holds the slots that the requests went to.
+func guessing(t *testing.T, blocks int) (p *pool.Pool, ix *kvindex.Index, slots [2]kvindex.Slot, at *[]kvindex.Slot) {
 	ix, err := kvindex.New(nil)
 	require.NoError(t, err)
 	r, err := router.New(ix, nil)
 	require.NoError(t, err)
-	p, err := pool.New(r, &pool.Options{Guess: ix, GuessBlocks: blocks})
+	at = new([]kvindex.Slot)
+	p, err = pool.New(r, &pool.Options{Guess: ix, GuessBlocks: blocks, Hooks: pool.Hooks{
+		Ended: func(_ *engine.Request, o *pool.Outcome) { *at = append(*at, o.Slot) },
+	}})
 	require.NoError(t, err)
 	e := &letters{name: "a", active: new(atomic.Int32)}
 	var ws []pool.Worker
-	var slots [2]kvindex.Slot
 	for i := range slots {
 		slots[i] = ix.Attach("a", i)
 		ws = append(ws, pool.Worker{Worker: router.Worker{Slot: slots[i], Name: "a"}, Engine: e, Rank: i, Ranks: 2})
 	}
 	require.NoError(t, p.Set(ws))
-	return p, ix, slots
+	return p, ix, slots, at
 }
 
 // send runs a request to the end.
 func send(t *testing.T, p *pool.Pool, req engine.Request) {
-	req.ID, req.API, req.Model, req.N, req.Prompts, req.MaxTokens = "r", engine.APICompletions, "m", 1, 1, 1
+	req.ID, req.API, req.Model, req.N, req.Prompts, req.MaxTokens, req.Rank = "r", engine.APICompletions, "m", 1, 1, 1, -1
 	if req.Body == nil {
 		req.Body = []byte(`{"prompt":[]}`)
 	}
@@ -157,33 +160,38 @@ func send(t *testing.T, p *pool.Pool, req engine.Request) {
 	}
 }
 
-// What is guessed of a worker of 100 blocks from 50 prompts of 150 blocks is never
-// more than 100, is of the rank that had the request, and goes with the worker.
+// What is guessed of ranks of 100 blocks from 50 prompts of 150 blocks is never
+// more than 100 each, is of the rank that had the request, and goes with the
+// worker.
 func TestGuessesAreBoundedByRank(t *testing.T) {
-	p, ix, slots := guessing(t, 100)
-	var chain []block.Hash
+	p, ix, slots, at := guessing(t, 100)
+	h, err := block.NewHasher(block.Scope{Model: "m"}, 16, nil)
+	require.NoError(t, err)
 	for i := range 50 {
 		tokens := make([]uint32, 150*16)
 		tokens[0] = uint32(i + 1)
-		send(t, p, engine.Request{Tokens: tokens, Rank: 1})
-		require.LessOrEqual(t, ix.Stats().Holders[kvindex.TierGPU], 100)
-		h, err := block.NewHasher(block.Scope{Model: "m"}, 16, nil)
-		require.NoError(t, err)
-		chain = h.AppendHashes(nil, tokens, nil)
+		send(t, p, engine.Request{Tokens: tokens})
+		require.LessOrEqual(t, ix.Stats().Holders[kvindex.TierGPU], 200)
+		var o kvindex.Overlap
+		ix.Lookup(&o, h.AppendHashes(nil, tokens, nil))
+		for _, s := range slots {
+			want := 0
+			if s == (*at)[i] {
+				want = 100
+			}
+			require.Equal(t, want, o.Depth(s, kvindex.TierGPU))
+		}
 	}
-	var o kvindex.Overlap
-	ix.Lookup(&o, chain)
-	require.Equal(t, 100, o.Depth(slots[1], kvindex.TierGPU), "the newest")
-	require.Zero(t, o.Depth(slots[0], kvindex.TierGPU), "another rank")
+	require.Equal(t, 200, ix.Stats().Holders[kvindex.TierGPU], "both ranks had some")
 	require.NoError(t, p.Set(nil))
 	ix.Sweep()
 	require.Zero(t, ix.Stats().Blocks)
 }
 
-// Eight prompts of 128 KB, hashed by bytes, are all remembered of one worker with
-// default options.
+// Eight prompts of 128 KB, hashed by bytes, are all remembered with default
+// options.
 func TestEightLongPromptsAreGuessed(t *testing.T) {
-	p, ix, slots := guessing(t, 0)
+	p, ix, _, at := guessing(t, 0)
 	bodies := make([][]byte, 8)
 	for i := range bodies {
 		text := make([]byte, 128_000)
@@ -191,13 +199,13 @@ func TestEightLongPromptsAreGuessed(t *testing.T) {
 			text[k] = byte('a' + (k/64*7+i)%26)
 		}
 		bodies[i] = []byte(`{"prompt":"` + string(text) + `"}`)
-		send(t, p, engine.Request{Body: bodies[i], Rank: 0})
+		send(t, p, engine.Request{Body: bodies[i]})
 	}
 	h, err := block.NewHasher(block.Scope{Model: "m"}, 16, nil)
 	require.NoError(t, err)
-	for _, b := range bodies {
+	for i, b := range bodies {
 		var o kvindex.Overlap
 		ix.Lookup(&o, h.AppendBytes(nil, b[len(`{"prompt":"`):len(b)-2], nil))
-		require.Equal(t, 2000, o.Depth(slots[0], kvindex.TierGPU))
+		require.Equal(t, 2000, o.Depth((*at)[i], kvindex.TierGPU))
 	}
 }
