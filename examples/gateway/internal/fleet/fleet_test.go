@@ -212,7 +212,6 @@ func TestKilledEngine(t *testing.T) {
 	require.False(t, known, "its slot is still attached")
 	r.eventually("only blocks of the living", func() bool { return r.blocksOf(0) == 0 })
 	require.Error(t, r.fleet.Workers()[0].Err)
-	r.eventually("its memory given back", func() bool { return r.fleet.Index().Stats().Dying == 0 })
 
 	r.serve(0, r.servers[0])
 	r.eventually("the engine back", func() bool { return r.fleet.Workers()[0].Up })
@@ -240,6 +239,18 @@ func (r *rig) blocksOf(i int) (n int) {
 		}
 	}
 	return n
+}
+
+// What a worker held is given back although nobody is left to store.
+func TestIndexIsSwept(t *testing.T) {
+	r := newRig(t, 1, nil)
+	_, _, err := r.ask(request(prompt(1, 1, 1600), 2))
+	require.NoError(t, err)
+	r.eventually("events", func() bool { return r.blocks() > 0 })
+	require.NoError(t, r.servers[0].Close())
+	r.eventually("taken out", func() bool { return !r.fleet.Workers()[0].Up })
+	r.eventually("its memory given back", func() bool { return r.fleet.Index().Stats().Dying == 0 })
+	require.Zero(t, r.blocks())
 }
 
 // Workers come and go with the file, and a broken file changes nothing.
