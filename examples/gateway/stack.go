@@ -24,6 +24,7 @@ type stack struct {
 	g       *gateway
 	fleet   *fleet.Fleet
 	handler *openai.Handler
+	watch   *watch
 	cancel  context.CancelFunc
 	done    chan struct{}
 	model   string // the first one served; set before the stack is in service
@@ -59,6 +60,7 @@ func (g *gateway) newStack(policy string) (*stack, error) {
 	if s.fleet, err = fleet.New(opts); err != nil {
 		return nil, err
 	}
+	s.watch = w
 	w.next, w.predict = s.fleet.Engine(), s.fleet.Predict
 	if s.handler, err = openai.NewHandler(w, &openai.ServerOptions{Models: s.fleet.Engine().Models, Hooks: openai.ServerHooks{Start: w.start, End: w.end}}); err != nil {
 		return nil, err

@@ -34,7 +34,11 @@ func (w *watch) start(req *engine.Request) {
 
 func (w *watch) end(req *engine.Request, res *openai.Result) {
 	if r, ok := w.open.LoadAndDelete(req); ok {
-		r.(*page.Request).End(res.Usage, res.Err, own(req.Timeline.Spans()))
+		err := res.Err
+		if res.Gone {
+			err = page.ErrLeft
+		}
+		r.(*page.Request).End(res.Usage, err, own(req.Timeline.Spans()))
 	}
 }
 

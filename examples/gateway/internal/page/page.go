@@ -3,6 +3,7 @@ package page
 import (
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"math"
 	"net/http"
 	"slices"
@@ -25,7 +26,13 @@ const (
 	maxResults   = 16
 	maxSpans     = 24   // of one trip
 	maxWorkers   = 1024 // listed in one state
+	maxError     = 512  // bytes of an error's text
+	rateSteps    = 6    // intervals that the output rate is taken over
 )
+
+// ErrLeft is a request's end when its client did not wait for it, which is
+// nobody's error.
+var ErrLeft = errors.New("the client left")
 
 // interval is the length of one step of the history, in trace time.
 const interval = 5 * time.Second
@@ -130,6 +137,12 @@ func (p *Page) Finish(title string, r *Result) {
 // as trace time already when the router's clock runs in it.
 func (p *Page) Decide(d Decision) {
 	now := p.opts.Now()
+	for _, v := range []*float64{&d.Total, &d.Cost.Queue, &d.Cost.Prefill, &d.Cost.Load, &d.Cost.Transfer, &d.Cost.Decode, &d.Cost.Memory, &d.Cost.Price} {
+		if !finite(*v) {
+			*v = 0
+		}
+	}
+	d.Next = known(d.Next)
 	p.mu.Lock()
 	d.At = p.secs(now.Sub(p.zero))
 	p.decisions.put(d)
@@ -152,6 +165,7 @@ type Request struct {
 	end       time.Time
 	cached    int
 	failed    string
+	left      bool
 	spans     []engine.Span // set at the end, so that the timeline can go
 }
 
@@ -186,7 +200,7 @@ func (r *Request) Tokens(n int) {
 }
 
 // End records the end: the usage if the engine told it, the error if there was
-// one, and the gateway's own time.
+// one ([ErrLeft] when the client is gone), and the gateway's own time.
 func (r *Request) End(usage *engine.Usage, err error, own Own) {
 	p, now := r.p, r.p.opts.Now()
 	var spans []engine.Span
@@ -215,9 +229,15 @@ func (r *Request) End(usage *engine.Usage, err error, own Own) {
 	h.ended++
 	h.output += output
 	p.totals.OutputTokens += output
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrLeft):
+		p.totals.Left++
+		r.left = true
+		return
+	case err != nil:
 		p.totals.Errors++
 		r.failed = err.Error()
+		r.failed = r.failed[:min(len(r.failed), maxError)]
 		return
 	}
 	if usage != nil && usage.Cached >= 0 {
@@ -268,6 +288,9 @@ func (p *Page) State() State {
 	if p.opts.Workers != nil {
 		workers = append(workers, p.opts.Workers()...)
 		workers = workers[:min(len(workers), maxWorkers)]
+		for i := range workers {
+			workers[i].KV, workers[i].Reuse = known(workers[i].KV), known(workers[i].Reuse)
+		}
 	}
 	model := ""
 	if p.opts.Model != nil {
@@ -289,13 +312,7 @@ func (p *Page) State() State {
 	for i := range p.history.n {
 		s.History = append(s.History, p.history.at(p.history.n-1-i).interval())
 	}
-	if n := len(s.History); n > 1 { // the last interval is not over
-		from, sum := max(0, n-7), 0.0
-		for _, h := range s.History[from : n-1] {
-			sum += h.Output
-		}
-		s.Totals.OutputRate = ratio(sum, n-1-from)
-	}
+	s.Totals.OutputRate = p.outputRate(int64(s.Now / interval.Seconds()))
 	for i := range p.results.n {
 		s.Results = append(s.Results, p.results.at(p.results.n-1-i))
 	}
@@ -306,6 +323,30 @@ func (p *Page) State() State {
 		s.Requests = append(s.Requests, p.trips.at(i).trip(now))
 	}
 	return s
+}
+
+// outputRate is the output over the whole intervals before step, those in which
+// nothing ended included. The page's lock is held.
+func (p *Page) outputRate(step int64) *float64 {
+	sum, n := 0, min(step, rateSteps)
+	for i := range p.history.n {
+		if h := p.history.at(i); h.step < step && h.step >= step-n {
+			sum += h.output
+		}
+	}
+	return ratio(float64(sum)/interval.Seconds(), int(n))
+}
+
+// finite reports whether JSON has a number for v.
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// known is v unless it stands for no number: what engines report may be
+// anything, and one such figure must not make the whole state unreadable.
+func known(v *float64) *float64 {
+	if v == nil || !finite(*v) {
+		return nil
+	}
+	return v
 }
 
 func (h sums) interval() Interval {
@@ -319,7 +360,7 @@ func (h sums) interval() Interval {
 // trip is the request as the page shows it. The page's lock is held.
 func (r *Request) trip(now time.Time) Trip {
 	p, end, spans := r.p, r.end, r.spans
-	t := Trip{ID: r.id, At: p.secs(r.start.Sub(p.zero)), Worker: r.worker, Prompt: r.prompt, Output: int(r.output.Load()), Error: r.failed}
+	t := Trip{ID: r.id, At: p.secs(r.start.Sub(p.zero)), Worker: r.worker, Prompt: r.prompt, Output: int(r.output.Load()), Error: r.failed, Left: r.left}
 	if r.end.IsZero() {
 		t.Live, end = true, now
 		spans = r.timeline.Spans()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -210,6 +211,57 @@ func TestTripInTraceTime(t *testing.T) {
 	require.InDelta(t, .003, *s.Totals.OwnWall, 1e-9) // wall clock
 	require.InDelta(t, .001, *s.Totals.OwnControl, 1e-9)
 	require.Equal(t, Own{time.Millisecond, 2 * time.Millisecond}, p.Own())
+}
+
+// A client that leaves is no error of the gateway's.
+func TestLeft(t *testing.T) {
+	p := New(Options{})
+	p.Begin("a", time.Now(), 1, &engine.Timeline{}).End(nil, fmt.Errorf("after 3 tokens: %w", ErrLeft), Own{})
+	p.Begin("b", time.Now(), 1, &engine.Timeline{}).End(nil, errors.New(strings.Repeat("e", 5000)), Own{})
+	s := p.State()
+	require.Equal(t, 2, s.Totals.Requests)
+	require.Equal(t, 1, s.Totals.Errors)
+	require.Equal(t, 1, s.Totals.Left)
+	require.Len(t, s.Requests[0].Error, maxError)
+	require.False(t, s.Requests[0].Left)
+	require.True(t, s.Requests[1].Left)
+	require.Empty(t, s.Requests[1].Error)
+}
+
+// Figures that JSON cannot hold, from an engine's metrics or a policy, must not
+// take the whole page down.
+func TestNoNumbers(t *testing.T) {
+	nan, inf, one := math.NaN(), math.Inf(1), 1.0
+	p := New(Options{Workers: func() []Worker {
+		return []Worker{{Name: "a", KV: &nan, Reuse: &inf}, {Name: "b", KV: &one}}
+	}})
+	p.Decide(Decision{Total: inf, Next: &nan, Cost: Cost{nan, inf, -inf, nan, nan, nan, 2}})
+	mux := http.NewServeMux()
+	p.Register(mux)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest("GET", "/debug/state", nil))
+	var s State
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &s), w.Body.String())
+	require.Nil(t, s.Workers[0].KV)
+	require.Nil(t, s.Workers[0].Reuse)
+	require.InDelta(t, 1, *s.Workers[1].KV, 0)
+	require.Equal(t, Decision{At: s.Decisions[0].At, Cost: Cost{Price: 2}}, s.Decisions[0])
+}
+
+// The output rate is one of now: it falls to zero when nothing ends any more.
+func TestOutputRateFalls(t *testing.T) {
+	c := &clock{now: time.Unix(50, 0)}
+	p := New(Options{Now: func() time.Time { return c.now }})
+	require.Nil(t, p.State().Totals.OutputRate, "nothing is over yet")
+	r := p.Begin("a", c.now, 1, &engine.Timeline{})
+	r.Tokens(300)
+	r.End(nil, nil, Own{})
+	c.advance(interval)
+	require.InDelta(t, 60, *p.State().Totals.OutputRate, 1e-9)
+	c.advance(2 * interval)
+	require.InDelta(t, 20, *p.State().Totals.OutputRate, 1e-9)
+	c.advance(time.Hour)
+	require.Zero(t, *p.State().Totals.OutputRate)
 }
 
 func TestUnknownIsNull(t *testing.T) {

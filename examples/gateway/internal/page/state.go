@@ -32,6 +32,7 @@ type Totals struct {
 	Requests     int      `json:"requests"` // ended
 	Active       int      `json:"active"`
 	Errors       int      `json:"errors"`
+	Left         int      `json:"left"`          // whose client did not wait for the end
 	PromptTokens int      `json:"prompt_tokens"` // of requests whose engine told its cached tokens
 	CachedTokens int      `json:"cached_tokens"`
 	OutputTokens int      `json:"output_tokens"`
@@ -122,6 +123,7 @@ type Trip struct {
 	Total     float64  `json:"total"` // so far, while Live
 	Live      bool     `json:"live"`
 	Error     string   `json:"error,omitempty"`
+	Left      bool     `json:"left,omitempty"` // the client did not wait for the end
 	Spans     []Span   `json:"spans"`
 }
 
