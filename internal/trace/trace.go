@@ -50,7 +50,6 @@ func (e *LineError) Unwrap() error { return e.Err }
 
 var (
 	errOrder  = errors.New("timestamp is before the previous line's")
-	errLarge  = fmt.Errorf("the trace has more than %d requests, or %d ids", MaxRequests, MaxBlocks)
 	errBlocks = errors.New("hash_ids does not hold one id per 512 tokens of input_length")
 )
 
@@ -67,7 +66,9 @@ func Open(path string) ([]Request, error) {
 
 // Read reads a trace, decompressing it if it is gzip'd. Blank lines are passed
 // over. The first bad line ends the reading with a [LineError].
-func Read(r io.Reader) ([]Request, error) {
+func Read(r io.Reader) ([]Request, error) { return read(r, MaxRequests, MaxBlocks) }
+
+func read(r io.Reader, maxRequests, maxBlocks int) ([]Request, error) {
 	br := bufio.NewReaderSize(r, 1<<16)
 	if magic, _ := br.Peek(2); len(magic) == 2 && magic[0] == 0x1f && magic[1] == 0x8b {
 		z, err := gzip.NewReader(br)
@@ -93,8 +94,8 @@ func Read(r io.Reader) ([]Request, error) {
 		case err != nil:
 		case len(out) > 0 && q.At < out[len(out)-1].At:
 			err = errOrder
-		case len(out) == MaxRequests || blocks > MaxBlocks:
-			err = errLarge
+		case len(out) == maxRequests || blocks > maxBlocks:
+			err = fmt.Errorf("the trace has more than %d requests, or %d ids", maxRequests, maxBlocks)
 		}
 		if err != nil {
 			return nil, &LineError{n, err}

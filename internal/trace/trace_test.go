@@ -70,23 +70,26 @@ func TestReadFaults(t *testing.T) {
 	require.ErrorContains(t, err, "absent.jsonl")
 }
 
-// A compressed file of a few hundred KB can stand for more requests than memory
-// holds; it is refused at the limit.
+// A small compressed file can stand for more requests than memory holds; it is
+// refused at the limit.
 func TestTooManyRequests(t *testing.T) {
 	var z bytes.Buffer
-	w, err := gzip.NewWriterLevel(&z, gzip.BestSpeed)
-	require.NoError(t, err)
-	lines := bytes.Repeat([]byte(`{"timestamp":0,"input_length":8388608,"output_length":1,"hash_ids":[`+strings.Repeat("1,", MaxTokens/BlockTokens-1)+"1]}\n"), 64)
-	for range MaxBlocks/(MaxTokens/BlockTokens)/64 + 1 {
-		_, err := w.Write(lines)
+	w := gzip.NewWriter(&z)
+	for range 1000 {
+		_, err := w.Write([]byte(`{"timestamp":0,"input_length":1024,"output_length":1,"hash_ids":[1,2]}` + "\n"))
 		require.NoError(t, err)
 	}
 	require.NoError(t, w.Close())
-	_, err = Read(&z)
-	le := &LineError{}
-	require.ErrorAs(t, err, &le)
-	require.Equal(t, MaxBlocks/(MaxTokens/BlockTokens)+1, le.Line)
-	require.ErrorContains(t, err, "more than")
+	for _, c := range []struct{ requests, blocks, line int }{{100, MaxBlocks, 101}, {MaxRequests, 100, 51}, {999, MaxBlocks, 1000}} {
+		_, err := read(bytes.NewReader(z.Bytes()), c.requests, c.blocks)
+		le := &LineError{}
+		require.ErrorAs(t, err, &le)
+		require.Equal(t, c.line, le.Line)
+		require.ErrorContains(t, err, "more than")
+	}
+	all, err := Read(&z)
+	require.NoError(t, err)
+	require.Len(t, all, 1000)
 }
 
 func TestSpread(t *testing.T) {
