@@ -83,8 +83,10 @@ func BenchmarkLookupDepths(b *testing.B) {
 // BenchmarkStore applies events of 16 blocks shaped like the Mooncake
 // conversation trace: sessions that share their first 512 tokens, come back with
 // more, go to their own worker three times in four and to any the fourth time;
-// each worker evicts the least recently used blocks, deepest first. Names are an
-// engine's own, hashes precomputed, slots sized by the workers' capacity. One
+// each worker evicts the least recently used blocks, deepest first. It is what a
+// Stream does with an event behind the hashes: find the parent by the engine's
+// name, store under the engine's names, remove by them. Hashes are precomputed,
+// slots sized by the workers' capacity, removals timed and not counted. One
 // operation is the whole load into an empty index; ns/block is that of the fastest,
 // since other work on the machine only ever adds.
 func BenchmarkStore(b *testing.B) {
@@ -167,7 +169,11 @@ func (l *load) play(tb testing.TB, x *Index) {
 		}
 		var p parentRef
 		if op.parent >= 0 {
-			p = parentRef{has: true, name: l.names[op.parent]}
+			h, _, at, ok := x.resolve(slots[op.worker], l.names[op.parent])
+			if !ok {
+				tb.Fatal("a parent is not known")
+			}
+			p = parentRef{has: true, name: l.names[op.parent], at: at, hash: h}
 		}
 		if dup, err = x.storeNamed(slots[op.worker], TierGPU, p, 0, l.names[op.lo:op.hi], l.hashes[op.lo:op.hi], dup[:0]); err != nil {
 			tb.Fatal(err)

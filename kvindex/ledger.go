@@ -35,10 +35,16 @@ func (x *Index) resolve(s Slot, name uint64) (h block.Hash, scope uint32, at pla
 	if k.gone.Load() {
 		return 0, 0, 0, false
 	}
-	if at, ok = x.lookupKnown(k, name, 0); !ok {
-		return 0, 0, 0, false
+	if at, ok = k.last.at, k.last.name == name && k.last.at != 0; ok { // most chains go on where the last one ended
+		h, ok = x.blockAt(at)
+		ok = ok && uint64(h) == k.last.hash
 	}
-	h, _ = x.blockAt(at)
+	if !ok {
+		if at, ok = x.lookupKnown(k, name, 0); !ok {
+			return 0, 0, 0, false
+		}
+		h, _ = x.blockAt(at)
+	}
 	return h, x.hrun(at.run()).m.scope, at, true
 }
 
