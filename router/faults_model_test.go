@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/stator-go/stator/kvindex"
 )
 
 // Cases that routers' own models of workers' caches get wrong.
@@ -29,8 +27,12 @@ func TestPrivateModelIsKeptByRank(t *testing.T) {
 	r, _ := newTestRouter(t, 0, nil, Options{Policy: &LLMD{}})
 	require.NoError(t, r.SetWorkers([]Worker{{Slot: slotOf(1), Name: "w"}, {Slot: slotOf(2), Name: "w"}}))
 	req := &Request{Chain: chainOf(1, 8), Tokens: 129}
+	r.Report(slotOf(1), Load{Waiting: 1, HasQueue: true})
+	r.Report(slotOf(2), Load{HasQueue: true})
 	before := scoresOf(t, r, r.opts.Policy, req)
-	mustPick(t, r, &Request{Chain: req.Chain, Tokens: 129, Only: []kvindex.Slot{slotOf(2)}}).Done(nil)
+	l := mustPick(t, r, req)
+	require.Equal(t, slotOf(2), l.Slot())
+	l.Done(nil)
 	after := scoresOf(t, r, r.opts.Policy, req)
 	require.Equal(t, before[0], after[0])
 	require.Less(t, after[1], before[1])

@@ -275,6 +275,18 @@ func TestTenantsAndAdaptersShareNothing(t *testing.T) {
 	require.Zero(t, f.depth("w", kvindex.TierObject, "", "a", 1, 2))
 }
 
+// A medium of a name that nobody knows ranks nowhere, least of all as the device.
+func TestUnknownMediumIsNoHit(t *testing.T) {
+	f := newFeed(t, "w", "u")
+	c := f.send("w", asMap(1, 0, 4, "medium", "disk2"), asArray(2, 0, 1, nil, "disk2"), asMap(3, 0, 1))
+	f.send("u", asMap(1, 0, 4, "medium", "GPU"))
+	require.EqualValues(t, 5, c.UnknownTier)
+	require.Zero(t, f.depth("w", kvindex.TierObject, "", "", 1, 4))
+	require.Zero(t, f.depth("w", kvindex.TierObject, "", "", 2, 1))
+	require.Equal(t, 1, f.gpu("w", 3, 1), "the message's other events live")
+	require.Equal(t, 4, f.gpu("u", 1, 4))
+}
+
 // subscribe runs a subscriber of the worker's stream to an engine until ctx ends.
 func (f *feed) subscribe(ctx context.Context, wg *sync.WaitGroup, worker string, e *fakeEngine, gate chan struct{}) *Subscriber {
 	s, err := NewSubscriber("tcp://engine:5557", &SubscriberOptions{Dial: e.dial, Replay: "tcp://engine:5558", Gate: gate})
