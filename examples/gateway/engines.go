@@ -69,7 +69,7 @@ func (g *gateway) emptyCaches(ctx context.Context) {
 	for _, w := range list {
 		wg.Go(func() {
 			if err := emptyCache(ctx, w.Endpoints.HTTP, g.model); err != nil {
-				fmt.Fprintf(g.stderr, "cache of %s not emptied, so its runs are not alike: %v\n", w.Name, err)
+				fmt.Fprintf(g.stderr, "cache of %s not emptied, so its runs are not alike: %s\n", w.Name, oneLine(err.Error()))
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +101,8 @@ func (g *gateway) run(ctx context.Context) (err error) {
 	if err := g.tell(rows); err != nil || g.once {
 		return err
 	}
-	fmt.Fprintf(g.stderr, "serving %s at %s/v1/ with policy %s; the page is at %s/; end with Ctrl-C\n", g.model, g.url, g.policy, g.url)
+	what := cmp.Or(oneLine(g.model), "no model yet")
+	fmt.Fprintf(g.stderr, "serving %s at %s/v1/ with policy %s; the page is at %s/; end with Ctrl-C\n", what, g.url, g.policy, g.url)
 	<-ctx.Done()
 	return g.leave(context.WithoutCancel(ctx), last, server)
 }
@@ -215,15 +217,7 @@ func (g *gateway) start(ctx context.Context, policy string) (*stack, error) {
 		s.close()
 		return nil, err
 	}
-	models, err := s.fleet.Engine().Models(wait)
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	if len(models) > 0 {
-		s.model = models[0].ID
-	}
-	g.model = s.model
+	g.model = s.firstModel(wait)
 	g.current.Store(s)
 	return s, nil
 }
@@ -251,7 +245,7 @@ func (g *gateway) one(ctx context.Context, s *stack, policy string, index, of in
 		}
 	}
 	if failure != nil {
-		fmt.Fprintf(g.stderr, "%s: first failure: %v\n", policy, failure)
+		fmt.Fprintf(g.stderr, "%s: first failure: %s\n", policy, oneLine(failure.Error()))
 	}
 	row := report.Summarise(samples)
 	if ms(late) > maxLate*row.TTFT.Mean {

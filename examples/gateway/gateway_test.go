@@ -75,7 +75,7 @@ func start(t *testing.T, args, want string, drain ...string) (url string, stdout
 	stop = func() int {
 		once.Do(func() { cancel(); end = <-done })
 		if end != nil {
-			fmt.Fprintln(stderr, "gateway:", oneLine(end))
+			fmt.Fprintln(stderr, "gateway:", oneLine(end.Error()))
 			return 1
 		}
 		return 0
@@ -242,6 +242,7 @@ func TestFaultsAreOneLine(t *testing.T) {
 		"-workers " + dir + "/none.json":                            "none.json: no such file",
 		"-once -listen 127.0.0.1:0 -json " + dir + "/no/such/dir -compare none -speed 1000 -trace " + write("good.jsonl", good): "gateway: -json: open ",
 		"-policy none": `gateway: policy "none": `,
+		"-listen 127.0.0.1:0 -workers " + write("no.json", `{"workers":[]}`) + " -trace " + write("good.jsonl", good): "gateway: no worker is listed to play the trace on",
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(context.Background(), strings.Fields(args), &stdout, &stderr)
@@ -314,6 +315,40 @@ func TestEndsAnswersProperly(t *testing.T) {
 			require.Contains(t, stderr.String(), "gateway: openai: drain: 8 requests cut off: context deadline exceeded\n")
 		}
 	}
+}
+
+// A gateway may start before its workers and outlive them; whoever asks for its
+// health is told.
+func TestNoWorkerYet(t *testing.T) {
+	engine, err := sim.NewServer(&sim.Options{Config: engineConfig(), Speed: 50, Model: "the\x1b[2Jirs"})
+	require.NoError(t, err)
+	defer engine.Close()
+	file := filepath.Join(t.TempDir(), "workers.json")
+	write := func(list string) {
+		require.NoError(t, os.WriteFile(file+".new", []byte(`{"workers":[`+list+`]}`), 0o600))
+		require.NoError(t, os.Rename(file+".new", file))
+	}
+	write("")
+	url, _, stderr, stop := start(t, "-listen 127.0.0.1:0 -workers "+file, "serving no model yet")
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	health := func(want int) {
+		require.Eventually(t, func() bool {
+			code, _ := fetch(t, client, url+"/health", "")
+			return code == want
+		}, 20*time.Second, 10*time.Millisecond)
+	}
+	health(503)
+	write(fmt.Sprintf(`{"name":"a","endpoints":{"http":%q}}`, engine.URL()))
+	health(200)
+	_, body := fetch(t, client, url+"/debug/state", "")
+	var s page.State
+	require.NoError(t, json.Unmarshal([]byte(body), &s))
+	require.Equal(t, engine.Model(), s.Model)
+	require.NotContains(t, stderr.String(), "\x1b", "an engine must not steer the terminal")
+	write("")
+	health(503)
+	require.Zero(t, stop())
 }
 
 func TestProgressLines(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"unicode"
 )
 
 func main() {
@@ -35,16 +36,25 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errHelp):
 		return 0
 	case err != nil:
-		fmt.Fprintln(stderr, "gateway:", oneLine(err))
+		fmt.Fprintln(stderr, "gateway:", oneLine(err.Error()))
 		return 2
 	}
 	g := &gateway{config: c, stdout: stdout, stderr: stderr}
 	if err := g.run(ctx); err != nil {
-		fmt.Fprintln(stderr, "gateway:", oneLine(err))
+		fmt.Fprintln(stderr, "gateway:", oneLine(err.Error()))
 		return 1
 	}
 	return 0
 }
 
-// oneLine keeps joined errors on one line.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+// oneLine makes text of others fit for a line on somebody's terminal: joined
+// errors stay on one line, and names and answers of engines cannot steer it.
+func oneLine(s string) string {
+	s = strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "; ")
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}

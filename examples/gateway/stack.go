@@ -27,7 +27,6 @@ type stack struct {
 	watch   *watch
 	cancel  context.CancelFunc
 	done    chan struct{}
-	model   string // the first one served; set before the stack is in service
 
 	mu     sync.Mutex
 	names  map[string]error // workers asked for the first time, and how it went
@@ -62,7 +61,7 @@ func (g *gateway) newStack(policy string) (*stack, error) {
 	}
 	s.watch = w
 	w.next, w.predict = s.fleet.Engine(), s.fleet.Predict
-	if s.handler, err = openai.NewHandler(w, &openai.ServerOptions{Models: s.fleet.Engine().Models, Hooks: openai.ServerHooks{Start: w.start, End: w.end}}); err != nil {
+	if s.handler, err = openai.NewHandler(w, &openai.ServerOptions{Hooks: openai.ServerHooks{Start: w.start, End: w.end}}); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -101,6 +100,8 @@ func (s *stack) ready(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 		switch {
+		case len(want) == 0 && s.g.play():
+			return errors.New("no worker is listed to play the trace on")
 		case missing == 0 && firstErr != nil && (up == 0 || len(s.g.config.engines) > 0):
 			return firstErr // engines named on the command line must all be there
 		case missing == 0:
@@ -131,7 +132,7 @@ func (s *stack) workerUp(w discovery.Worker, p *vllm.Probe) {
 	first := !s.missed[w.Name]
 	s.missed[w.Name] = true
 	s.mu.Unlock()
-	fmt.Fprintf(s.g.stderr, "engine %s is up: vLLM %s, %s\n", w.Name, p.Version, p.Models[0].ID)
+	fmt.Fprintf(s.g.stderr, "engine %s is up: vLLM %s, %s\n", w.Name, oneLine(p.Version), oneLine(p.Models[0].ID))
 	for _, m := range p.Missing {
 		if first {
 			fmt.Fprintf(s.g.stderr, "engine %s lacks %s\n", w.Name, m)
@@ -145,12 +146,12 @@ func (s *stack) workerDown(w discovery.Worker, err error) {
 		if err == nil {
 			err = errors.New("no longer listed")
 		}
-		fmt.Fprintf(s.g.stderr, "engine %s is down: %v\n", w.Name, err)
+		fmt.Fprintf(s.g.stderr, "engine %s is down: %s\n", w.Name, oneLine(err.Error()))
 	}
 }
 
 func (s *stack) sourceFault(_ time.Duration, err error) {
-	fmt.Fprintf(s.g.stderr, "workers: %v\n", err)
+	fmt.Fprintf(s.g.stderr, "workers: %s\n", oneLine(err.Error()))
 }
 
 // up is the number of workers that can be picked.
@@ -184,7 +185,15 @@ func (g *gateway) routes() http.Handler {
 
 func (g *gateway) modelOnPage() string {
 	if s := g.current.Load(); s != nil {
-		return s.model
+		return s.firstModel(context.Background())
+	}
+	return ""
+}
+
+// firstModel is the first model served at present, "" without one.
+func (s *stack) firstModel(ctx context.Context) string {
+	if list, err := s.fleet.Engine().Models(ctx); err == nil && len(list) > 0 {
+		return list[0].ID
 	}
 	return ""
 }

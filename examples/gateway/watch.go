@@ -73,6 +73,18 @@ func own(spans []engine.Span) (o page.Own) {
 	return o
 }
 
+// A wrapper must pass on what else the engine can, or the handler cannot see it.
+var (
+	_ engine.HealthChecker = (*watch)(nil)
+	_ engine.ModelLister   = (*watch)(nil)
+)
+
+// Health implements engine.HealthChecker.
+func (w *watch) Health(ctx context.Context) error { return w.next.Health(ctx) }
+
+// Models implements engine.ModelLister.
+func (w *watch) Models(ctx context.Context) ([]engine.Model, error) { return w.next.Models(ctx) }
+
 // Generate implements engine.Engine.
 func (w *watch) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*engine.Chunk, error] {
 	return func(yield func(*engine.Chunk, error) bool) {
