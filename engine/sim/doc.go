@@ -15,7 +15,7 @@
 // when to call again:
 //
 //	core, err := sim.NewCore(sim.H100TP4("dram"))
-//	core.Add(now, &sim.Req{ID: 1, Prompt: 4096, Chain: ids, Out: 100})
+//	core.Add(&sim.Req{ID: 1, Prompt: 4096, Chain: ids, Out: 100})
 //	next, out := core.Step(now) // next = +Inf when there is nothing to do
 //
 // Call Step after an Add to an idle core, and at the times that Step returns.
@@ -55,16 +55,18 @@
 // A token is a word (see [Tokenizer]), so ids, text and counts can be foretold.
 // The field vllm_xargs.sim_output_tokens of a request ends its answers after so
 // many tokens: a client that replays a trace gives the output length there, and
-// max_tokens stays what a client knows, a bound. With Options.Speed the engine runs faster than its model; its own times are
-// exact, and what clients see is late by what the machine needs.
+// max_tokens stays what a client knows, a bound. With Options.Speed the engine
+// runs faster than its model; its own times are exact, and what clients see is
+// late by what the machine needs.
 //
 // # Limits
 //
 // One attention group, adapters without a limit of their number, one data-parallel
 // rank, no speculative decoding, no KV transfer, no tool calls, no priorities
-// (accepted and ignored, as by a real engine without priority scheduling). The text is noise: the next token is a function of
-// the model's seed and of all token ids before it, so equal prompts have equal
-// answers on every simulated engine with one seed.
+// (accepted and ignored, as by a real engine without priority scheduling). The
+// text is noise: the next token is a function of the model's seed and of all
+// token ids before it, so equal prompts have equal answers on every simulated
+// engine with one seed.
 //
 // A Core is not safe for concurrent use.
 package sim
