@@ -16,7 +16,9 @@
 // Bodies and answers pass byte for byte. A request is scanned, not decoded:
 // only fields that the gateway must know are read, and only fields that clients
 // may not set are taken out ([Stripped]). An event that an engine sends goes on
-// as it came, with fields nobody here knows.
+// as it came, with fields nobody here knows; one that differs from the event
+// before it in nothing but its text, token ids or choice is not even scanned, only
+// compared. Events that came together are sent together.
 //
 // # Fields and headers that clients may not set
 //
