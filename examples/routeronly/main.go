@@ -6,11 +6,12 @@
 // It reads no tokens and no KV events. Blocks are pieces of the request body,
 // and the index is told what was sent where, so overlaps are a guess: right as
 // long as a backend still holds what it computed. The gateway of
-// examples/gateway knows instead of guessing.
+// examples/gateway knows instead of guessing, and tries a failed request again.
 package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -96,7 +97,12 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	err = http.ErrAbortHandler // what the proxy panics with when an answer breaks off
-	defer func() { lease.Done(err) }()
+	defer func() {
+		if req.Context().Err() != nil {
+			err = context.Canceled // the client left: not the backend's fault
+		}
+		lease.Done(err)
+	}()
 	slot := lease.Decision().Slot
 	out := &writer{ResponseWriter: w, lease: lease}
 	g.proxies[slot].ServeHTTP(out, req)
@@ -137,7 +143,7 @@ func main() {
 	}
 	g, err := newGateway(flag.Args())
 	if err == nil {
-		err = http.ListenAndServe(*listen, g)
+		err = (&http.Server{Addr: *listen, Handler: g, ReadHeaderTimeout: 30 * time.Second}).ListenAndServe()
 	}
 	log.Fatal(err)
 }

@@ -68,3 +68,41 @@ func TestDeadBackend(t *testing.T) {
 	_, err = newGateway([]string{"nonsense"})
 	require.ErrorContains(t, err, `"nonsense" is no URL`)
 }
+
+// A backend must not be left out because clients do not wait for its answers.
+func TestClientsThatLeave(t *testing.T) {
+	stop := make(chan struct{})
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for r.Context().Err() == nil {
+			select {
+			case <-stop:
+				return
+			default:
+				_, _ = io.WriteString(w, strings.Repeat("data: x\n\n", 1000))
+				w.(http.Flusher).Flush()
+			}
+		}
+	}))
+	defer backend.Close()
+	g, err := newGateway([]string{backend.URL})
+	require.NoError(t, err)
+	front := httptest.NewServer(g)
+	defer front.Close()
+	for range 20 {
+		resp, err := http.Post(front.URL+"/v1/completions", "application/json", strings.NewReader("{}"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(resp.Body, make([]byte, 100))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+	}
+	require.Eventually(t, func() bool { return g.router.Stats().Workers[0].Outstanding == 0 }, 10*time.Second, time.Millisecond)
+	w := g.router.Stats().Workers[0]
+	require.Zero(t, w.Failures)
+	require.False(t, w.Paused)
+	close(stop)
+	resp, err := http.Post(front.URL+"/v1/completions", "application/json", strings.NewReader("{}"))
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+}
