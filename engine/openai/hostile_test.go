@@ -129,6 +129,41 @@ func TestHeaderFlood(t *testing.T) {
 	require.Equal(t, uint64(3), h.Stats().Refused)
 }
 
+// Names that others keep are bounded: model and salt are refused, a session is
+// none.
+func TestLongNames(t *testing.T) {
+	fits, long := strings.Repeat("n", 1024), strings.Repeat("n", 1025)
+	parse := func(model, salt, key string) (engine.Request, error) {
+		var req engine.Request
+		err := openai.ParseRequest(&req, engine.APICompletions,
+			fmt.Appendf(nil, `{"model":%q,"prompt":"x","cache_salt":%q,"prompt_cache_key":%q}`, model, salt, key), openai.Limits{})
+		return req, err
+	}
+	req, err := parse(fits, fits, fits)
+	require.NoError(t, err)
+	require.Equal(t, []string{fits, fits, fits}, []string{req.Model, req.Salt, req.Session})
+	var bad *engine.Error
+	_, err = parse(long, "s", "k")
+	require.ErrorAs(t, err, &bad)
+	require.Equal(t, "model", bad.Param)
+	_, err = parse("m", long, "k")
+	require.ErrorAs(t, err, &bad)
+	require.Equal(t, "cache_salt", bad.Param)
+	req, err = parse("m", "s", long)
+	require.NoError(t, err)
+	require.Empty(t, req.Session)
+
+	sessions := make(chan string, 1)
+	url, _ := serve(t, fake(func(_ context.Context, req *engine.Request, yield func(*engine.Chunk, error) bool) {
+		sessions <- req.Session
+		yield(&engine.Chunk{Raw: []byte(`{}`)}, nil)
+	}), nil)
+	for in, want := range map[string]string{fits: fits, long: ""} {
+		post(t, url+"/v1/completions", okBody, http.Header{"X-Session-Id": {in}})
+		require.Equal(t, want, <-sessions)
+	}
+}
+
 // Whoever counts requests by the hooks must not lose one to a panic.
 func TestEnginePanics(t *testing.T) {
 	var started, ended int

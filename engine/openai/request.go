@@ -96,6 +96,9 @@ func (p *bodyFields) field(f *jsonedit.Fields) error {
 		if !ok {
 			return badRequest("model", "model must be a string")
 		}
+		if len(s) > maxName {
+			return badRequest("model", "model exceeds the limit of %d bytes", maxName)
+		}
 		req.Model = s
 	case "prompt":
 		p.prompt = unlessNull(v, null)
@@ -120,15 +123,31 @@ func (p *bodyFields) field(f *jsonedit.Fields) error {
 		if !ok && !null {
 			return badRequest("cache_salt", "cache_salt must be a string")
 		}
+		if len(s) > maxName {
+			return badRequest("cache_salt", "cache_salt exceeds the limit of %d bytes", maxName)
+		}
 		req.Salt = s
 	case "prompt_cache_key":
 		p.session, _ = jsonedit.Text(v)
+		p.session = session(p.session)
 	case "priority":
 		// vLLM: smaller is earlier.
 		x, _ := jsonedit.Int(v)
 		req.Priority = int(-min(max(x, -math.MaxInt32), math.MaxInt32))
 	}
 	return nil
+}
+
+// maxName bounds, in bytes, the names that a request may give: whoever keeps
+// state by model, salt or session keeps them. vLLM takes salts of 128 characters.
+const maxName = 1024
+
+// session is a client's name for its session, "" when it is too long to be kept.
+func session(name string) string {
+	if len(name) > maxName {
+		return ""
+	}
+	return name
 }
 
 func unlessNull(v []byte, null bool) []byte {

@@ -68,7 +68,7 @@ func (h *Handler) generate(w http.ResponseWriter, r *http.Request, api engine.AP
 		})
 		return
 	}
-	if s := r.Header.Get("X-Session-Id"); s != "" {
+	if s := session(r.Header.Get("X-Session-Id")); s != "" {
 		req.Session = s
 	}
 	req.RawOnly = true
