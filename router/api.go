@@ -71,4 +71,8 @@ type Request struct {
 	// not. Slots that the router does not have are passed over.
 	Only, Not []kvindex.Slot
 	Role      Role
+	// Quiet says that the caller will not see the first token, because the answer
+	// does not stream: the ledger then assumes when it is out, see quiet.go. Tell
+	// the lease the tokens of the whole answer by Output.
+	Quiet bool
 }

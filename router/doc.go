@@ -52,6 +52,11 @@
 // by the worker although it has not announced them: this is what keeps a burst
 // with a new prefix together.
 //
+// A request whose answer does not stream shows no first token. With
+// [Request.Quiet] the ledger takes it to be past its prefill when its own estimate
+// says so, or when a later request is, and learns nothing from that; otherwise it
+// would count as waiting for its prefill until its end.
+//
 // A report corrects the ledger only by what the ledger cannot know, requests
 // that reached the worker by another way: when an engine reports more requests
 // than this router has there, the surplus is added to its queue and batch.

@@ -199,6 +199,7 @@ func (l *learner) apply(t *Timing) {
 // A firstGroup gathers the first tokens that make one row.
 type firstGroup struct {
 	open        bool
+	guessed     bool // start is an assumption
 	start, at   float64
 	tokens, ctx float64
 	load        float64
@@ -220,7 +221,7 @@ func (g *firstGroup) ends(w *worker, now float64, chunk int) bool {
 	}
 	// The queue has run dry since when its head was not set by the group's last.
 	dry := g.at != w.headAt
-	return dry || g.tokens >= rowChunks*float64(chunk)
+	return dry || g.guessed || g.tokens >= rowChunks*float64(chunk)
 }
 
 // observeFirst notes a first token; call it before firstToken changes the ledger.
@@ -236,7 +237,7 @@ func (r *Router) observeFirst(l *Lease, now float64) {
 		r.flush(w)
 	}
 	if !g.open {
-		*g = firstGroup{open: true, start: w.headAt, at: now, d: float64(w.decoding), kv: w.context()}
+		*g = firstGroup{open: true, guessed: w.guessed, start: w.headAt, at: now, d: float64(w.decoding), kv: w.context()}
 	}
 	g.at = now
 	g.tokens += n
@@ -248,6 +249,9 @@ func (r *Router) observeFirst(l *Lease, now float64) {
 func (r *Router) flush(w *worker) {
 	g := &w.group
 	g.open = false
+	if g.guessed {
+		return
+	}
 	steps := max(1, g.tokens/float64(r.timing.Chunk))
 	row := [unknowns]float64{kT0: steps, kB: g.tokens, kC: g.ctx}
 	if g.d > 0 {

@@ -30,7 +30,8 @@ type Lease struct {
 }
 
 const (
-	leaseBooked = iota
+	leaseBooked  = iota
+	leaseAssumed // quiet, and taken to be past its first token
 	leaseDecoding
 	leaseDone
 )
@@ -42,7 +43,8 @@ func (l *Lease) Slot() kvindex.Slot { return l.dec.Slot }
 func (l *Lease) Decision() *Decision { return &l.dec }
 
 // FirstToken notes that the first output token has come: the prefill is done and
-// the request decodes. Later calls do nothing.
+// the request decodes. Later calls do nothing, nor does one that comes after the
+// router has assumed as much of a quiet request.
 func (l *Lease) FirstToken() {
 	if l.state.Load() != leaseBooked {
 		return
@@ -66,6 +68,15 @@ func (l *Lease) Tokens(n int) {
 		l.tokens.Store(maxTokens) // an engine's nonsense must not overflow
 	}
 	l.FirstToken()
+}
+
+// Output sets the number of output tokens, for a caller that learns of it at the
+// end only, or better than by counting. It says nothing of the time of the first
+// one. The last call counts.
+func (l *Lease) Output(n int) {
+	if n >= 0 {
+		l.tokens.Store(int64(min(n, maxTokens)))
+	}
 }
 
 // Cached notes how many prompt tokens the engine says it reused, so that Stats
@@ -108,6 +119,10 @@ func (l *Lease) Retry(req *Request, err error) (*Lease, error) {
 
 // first notes the first token, under the mutex.
 func (r *Router) first(l *Lease, now float64) {
+	r.overtake(l, now)
+	if l.state.Load() != leaseBooked {
+		return
+	}
 	r.observeFirst(l, now)
 	r.firstToken(l, now)
 	r.ttft.add(l.predicted, now-l.pickedAt)
@@ -123,6 +138,11 @@ func (r *Router) end(l *Lease, now float64, err error) (Outcome, bool) {
 		return Outcome{}, false
 	}
 	w, tokens := l.b.w, int(l.tokens.Load())
+	if err == nil {
+		r.overtake(l, now)
+	} else if w.quiet > 0 {
+		r.settle(w, now)
+	}
 	if err == nil && l.state.Load() == leaseBooked {
 		if tokens == 1 {
 			r.first(l, now)

@@ -29,6 +29,8 @@ type worker struct {
 	pendTok    int
 	headAt     float64
 	headSec    float64
+	quiet      int  // pending ones that are quiet
+	guessed    bool // headAt is an assumption
 
 	active  int // distinct complete prompt blocks of outstanding requests
 	private int // their other blocks: the incomplete last one and one for output
@@ -63,6 +65,8 @@ type booking struct {
 	estSec       float64 // seconds of prefill, alone on the engine
 	estLoad      float64 // the part of estSec that is load, not compute
 	pendingFirst bool
+	quiet        bool
+	due          float64 // seconds at the head after which a quiet one is taken to be out
 	prev, next   *Lease
 }
 
@@ -106,7 +110,7 @@ func (r *Router) book(l *Lease, w *worker, req *Request, now float64) {
 	w.active += grown
 	w.private += b.private
 	if w.head == nil {
-		w.head, w.headAt, w.headSec = l, now, b.estSec
+		w.head, w.headAt, w.headSec, w.guessed = l, now, b.estSec, false
 	} else {
 		w.tail.b.next, b.prev = l, w.tail
 	}
@@ -119,6 +123,10 @@ func (r *Router) book(l *Lease, w *worker, req *Request, now float64) {
 	w.promptTokens += b.tokens
 	w.picks++
 	r.outstanding++
+	if b.quiet {
+		w.quiet++
+		r.quiet++
+	}
 }
 
 // firstToken takes a lease off the pending list.
@@ -143,7 +151,11 @@ func (r *Router) firstToken(l *Lease, now float64) {
 	if w.pending == 0 {
 		w.pendSec, w.pendTok = 0, 0 // no drift from sums of floats
 	}
-	w.headAt = now
+	w.headAt, w.guessed = now, false
+	if b.quiet {
+		w.quiet--
+		r.quiet--
+	}
 	if w.head != nil {
 		w.headSec = w.head.b.estSec
 	}
@@ -154,6 +166,7 @@ func (r *Router) firstToken(l *Lease, now float64) {
 func (r *Router) unbook(l *Lease, now float64) {
 	if l.b.pendingFirst {
 		r.firstToken(l, now)
+		l.b.w.guessed = l.b.quiet // it was out before
 	}
 	b, w := &l.b, l.b.w
 	w.advance(now)

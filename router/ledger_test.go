@@ -25,6 +25,8 @@ type modelRequest struct {
 	estSec           float64
 	lease            *Lease
 	first            bool
+	quiet            bool
+	due              float64
 }
 
 type modelWorker struct {
@@ -184,6 +186,7 @@ func (m *model) assign(i int, q *modelRequest) {
 	w := m.workers[i]
 	h := m.hit(m.held(i, q), q.in)
 	q.worker, q.estNew, q.estSec = i, q.in-h, m.prefill(q.in-h, h)
+	q.due = q.estSec * m.slowdown(w)
 	m.decay()
 	m.rate++
 	m.work += q.estSec * m.slowdown(w)
@@ -207,14 +210,39 @@ func without(list []*modelRequest, q *modelRequest) []*modelRequest {
 	return out
 }
 
-func (m *model) firstToken(q *modelRequest) {
+func (m *model) firstToken(q *modelRequest) { m.firstTokenAt(q, m.now) }
+
+func (m *model) firstTokenAt(q *modelRequest, at float64) {
 	if q.first {
 		return
 	}
 	q.first = true
 	w := m.workers[q.worker]
 	w.pend = without(w.pend, q)
-	w.headAt = m.now
+	w.headAt = at
+}
+
+// settle is the first rule of quiet requests, and overtake both.
+func (m *model) settle(w *modelWorker) {
+	for len(w.pend) > 0 && w.pend[0].quiet && w.headAt+w.pend[0].due <= m.now {
+		m.firstTokenAt(w.pend[0], w.headAt+w.pend[0].due)
+	}
+}
+
+func (m *model) overtake(q *modelRequest) {
+	w := m.workers[q.worker]
+	m.settle(w)
+	if q.first {
+		return
+	}
+	for _, e := range w.pend {
+		if e == q {
+			return
+		}
+		if e.quiet {
+			m.firstToken(e)
+		}
+	}
 }
 
 func (m *model) finish(q *modelRequest) {
@@ -287,12 +315,16 @@ func TestPoliciesAgainstModel(t *testing.T) {
 			case "pick":
 				chain := branch(chainOf(1, rapid.IntRange(0, 6).Draw(t, "prefix")), rapid.IntRange(2, 4).Draw(t, "family"), rapid.IntRange(0, 6).Draw(t, "blocks"))
 				q := &modelRequest{chain: chain, full: len(chain), in: max(1, len(chain)*16+rapid.IntRange(0, 15).Draw(t, "rest"))}
+				q.quiet = rapid.Bool().Draw(t, "quiet")
+				for _, w := range m.workers {
+					m.settle(w)
+				}
 				p.choice = rapid.IntRange(0, n-1).Draw(t, "worker")
 				if m.first < 0 {
 					m.first = m.now
 				}
 				tpot := r.Stats().TPOT.Seconds()
-				l, err := r.Pick(&Request{Chain: chain, Tokens: q.in})
+				l, err := r.Pick(&Request{Chain: chain, Tokens: q.in, Quiet: q.quiet})
 				require.NoError(t, err)
 				require.Equal(t, slotOf(p.choice+1), l.Slot())
 				for i := range n {
@@ -307,15 +339,23 @@ func TestPoliciesAgainstModel(t *testing.T) {
 			case "first":
 				q := open[pickOpen()]
 				q.lease.FirstToken()
+				m.overtake(q)
 				m.firstToken(q)
 			default:
 				i := pickOpen()
 				q := open[i]
 				if op == "done" {
-					q.lease.Tokens(rapid.IntRange(0, 3).Draw(t, "tokens"))
+					tokens := rapid.IntRange(0, 3).Draw(t, "tokens")
+					if q.quiet {
+						q.lease.Output(tokens)
+					} else {
+						q.lease.Tokens(tokens)
+					}
 					q.lease.Done(nil)
+					m.overtake(q)
 				} else {
 					q.lease.Done(errors.New("broken"))
+					m.settle(m.workers[q.worker])
 				}
 				m.finish(q)
 				open = append(open[:i], open[i+1:]...)

@@ -50,6 +50,7 @@ type Router struct {
 	bookings    uint64
 
 	outstanding    int
+	quiet          int // quiet leases without a first token
 	rejected       [Reasons]uint64
 	unknownReports uint64
 	ttft           errorMean
@@ -233,6 +234,7 @@ func (r *Router) Report(s kvindex.Slot, load Load) {
 	}
 	load.KVUsage = min(load.KVUsage, 1)
 	w.load, w.hasLoad, w.loadAt = load, true, at
+	r.settle(w, r.last)
 	w.correct()
 }
 
@@ -316,6 +318,7 @@ func (r *Router) decide(l *Lease, req *Request, ov *kvindex.Overlap, old *Lease,
 	}
 	v := &r.view
 	v.now = now
+	r.settleAll(now)
 	if reject = r.candidates(req, avoid); reject == nil {
 		v.fill(ov, req)
 		dst := r.scores[:len(v.rows)]
@@ -373,6 +376,7 @@ func (r *Router) assign(l *Lease, req *Request, best int, scores []float64) {
 	b.estHit = d.Hit
 	b.estNew = v.tokens - d.Hit
 	b.estSec = v.Prefill(best, held)
+	b.quiet, b.due = req.Quiet, b.estSec*d.Slowdown
 	b.estLoad = r.timing.Load*float64(d.Hit) + v.tierLoad(best, d.Hit)
 	l.predicted = d.Cost.TTFT()
 	l.pickedAt = v.now

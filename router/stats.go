@@ -108,6 +108,7 @@ func (r *Router) Stats() Stats {
 	defer r.mu.Unlock()
 	now := r.clock()
 	r.view.now = now
+	r.settleAll(now)
 	s := Stats{
 		Picks:          r.bookings,
 		Done:           r.bookings - uint64(r.outstanding),
