@@ -35,7 +35,7 @@
 //
 // # Limits
 //
-// All workers of a pool serve the same models. What an answer that does not
-// stream says about the time to its first token is not known, and not told to
-// the router.
+// All workers of a pool serve the same models. An answer that does not stream
+// tells the router how many tokens it has, where the engine says so, but not when
+// the first one came; such requests are router.Request.Quiet.
 package pool

@@ -38,6 +38,8 @@ type call struct {
 	broken   bool // the consumer broke off
 	first    time.Duration
 	output   int
+	byIDs    int // of output, those with ids
+	usage    int // output tokens as the engine reported them, 0 = not
 	cached   int // -1 = not reported
 }
 
@@ -110,7 +112,7 @@ func (c *call) run(ctx context.Context, yield func(*engine.Chunk, error) bool) e
 	req := c.req
 	c.route = router.Request{
 		Chain: c.chain, Tokens: c.prompt, MaxTokens: req.MaxTokens * max(req.N, 1), Session: req.Session,
-		Priority: req.Priority, Deadline: req.Deadline,
+		Priority: req.Priority, Deadline: req.Deadline, Quiet: !req.Stream,
 	}
 	var l lease
 	defer func() {
@@ -266,7 +268,7 @@ func (c *call) pause(ctx context.Context) bool {
 // attempt sends the request to one worker and passes its chunks on.
 func (c *call) attempt(ctx context.Context, l lease, m *member, yield func(*engine.Chunk, error) bool) error {
 	c.tried = append(c.tried, l.Slot())
-	c.cached, c.output = -1, 0
+	c.cached, c.output, c.byIDs, c.usage = -1, 0, 0, 0
 	if m == nil {
 		return fmt.Errorf("%w: worker %v has left", engine.ErrUnreachable, l.Slot())
 	}
@@ -285,8 +287,11 @@ func (c *call) attempt(ctx context.Context, l lease, m *member, yield func(*engi
 		if err != nil {
 			return err
 		}
-		if chunk.Usage != nil && chunk.Usage.Cached >= 0 {
-			c.cached = chunk.Usage.Cached
+		if u := chunk.Usage; u != nil {
+			c.usage = u.Completion
+			if u.Cached >= 0 {
+				c.cached = u.Cached
+			}
 		}
 		if c.output == 0 && chunk.Tokens == 0 && !c.yielded && c.hold(chunk) {
 			continue
@@ -295,32 +300,46 @@ func (c *call) attempt(ctx context.Context, l lease, m *member, yield func(*engi
 			return nil
 		}
 		if chunk.Tokens > 0 {
-			c.count(l, chunk.Tokens)
+			c.count(l, chunk)
 		}
 		if !c.pass(chunk, yield) {
 			return nil
 		}
 	}
 	// An answer without a single token is whole all the same.
-	c.passHeld(yield)
+	if c.passHeld(yield) {
+		c.total(l)
+	}
 	return nil
 }
 
-// count tells the lease of tokens.
-func (c *call) count(l lease, n int) {
+// count tells the lease of tokens as they come. Those of an answer that does not
+// stream come all at the end, which is no time to learn the first one's from.
+func (c *call) count(l lease, chunk *engine.Chunk) {
+	n := chunk.Tokens
 	c.output += n
+	c.byIDs += len(chunk.TokenIDs)
 	if !c.req.Stream {
-		// They all came at the end: nothing is known of the first, unless it is
-		// the only one.
-		if c.output == 1 {
-			l.Tokens(1)
-		}
 		return
 	}
 	if c.output == n {
 		c.first = time.Since(c.start)
 	}
 	l.Tokens(n)
+}
+
+// total tells the lease how many tokens a whole answer had, if that is known:
+// without usage, those of one that does not stream have to be counted by ids,
+// since a text is any number of them.
+func (c *call) total(l lease) {
+	n := c.usage
+	if n == 0 && !c.req.Stream && c.byIDs == c.output {
+		n = c.byIDs
+	}
+	if n > 0 {
+		c.output = n
+		l.Output(n)
+	}
 }
 
 func (c *call) pass(chunk *engine.Chunk, yield func(*engine.Chunk, error) bool) bool {

@@ -32,6 +32,7 @@ type fakeLease struct {
 	r      *fakeRouter
 	dec    router.Decision
 	tokens int
+	output int // by Output
 	cached int
 	ended  bool
 	err    error
@@ -73,6 +74,7 @@ func (l *fakeLease) Slot() kvindex.Slot         { return l.dec.Slot }
 func (l *fakeLease) Decision() *router.Decision { return &l.dec }
 func (l *fakeLease) FirstToken()                {}
 func (l *fakeLease) Tokens(n int)               { l.tokens += n }
+func (l *fakeLease) Output(n int)               { l.tokens, l.output = n, n }
 func (l *fakeLease) Cached(n int)               { l.cached = n }
 func (l *fakeLease) Done(err error) {
 	if !l.ended {

@@ -45,6 +45,7 @@ type lease interface {
 	Decision() *router.Decision
 	FirstToken()
 	Tokens(n int)
+	Output(n int)
 	Cached(tokens int)
 	Done(err error)
 }

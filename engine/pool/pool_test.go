@@ -350,17 +350,49 @@ func TestRanks(t *testing.T) {
 	require.Equal(t, 1, p.Stats().Workers, "the old list stays")
 }
 
-// What does not stream says nothing of its first token.
+// What does not stream says nothing of its first token, and of its length only
+// what the engine knows.
 func TestWholeAnswer(t *testing.T) {
-	p, r := newTestPool(t, nil, &script{chunks: []engine.Chunk{{Part: true, Tokens: 5}, raw("{}", 4)}})
-	req := request()
-	req.Stream = false
-	raws, err := run(t.Context(), p, req)
+	ids := func(n int) engine.Chunk { return engine.Chunk{Part: true, Tokens: n, TokenIDs: make([]uint32, n)} }
+	last := raw("{}", 4)
+	last.Usage = &engine.Usage{Prompt: 40, Completion: 11, Cached: -1}
+	for _, tc := range []struct {
+		name          string
+		chunks        []engine.Chunk
+		told, counted int
+	}{
+		{"usage", []engine.Chunk{{Part: true, Tokens: 5}, last}, 11, 11},
+		{"ids", []engine.Chunk{ids(5), ids(2)}, 7, 7},
+		{"some ids", []engine.Chunk{ids(5), raw("{}", 1)}, 0, 6},
+		{"neither", []engine.Chunk{raw("{}", 1)}, 0, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p, r := newTestPool(t, nil, &script{chunks: tc.chunks})
+			req := request()
+			req.Stream = false
+			raws, err := run(t.Context(), p, req)
+			require.NoError(t, err)
+			require.Len(t, raws, len(tc.chunks))
+			require.True(t, r.picks[0].Quiet)
+			require.Equal(t, tc.told, r.leases[0].output)
+			require.Equal(t, tc.told, r.leases[0].tokens, "nothing told as it came")
+			require.True(t, r.leases[0].ended)
+			require.Equal(t, uint64(tc.counted), p.Stats().OutputTokens)
+		})
+	}
+}
+
+// The engine's own count corrects that of a stream, where a chunk may be several
+// tokens.
+func TestUsageCorrectsTheCount(t *testing.T) {
+	e := good()
+	e.chunks = append(e.chunks, engine.Chunk{Raw: []byte("usage"), Choice: -1, Usage: &engine.Usage{Completion: 8, Cached: -1}})
+	p, r := newTestPool(t, nil, e)
+	_, err := run(t.Context(), p, request())
 	require.NoError(t, err)
-	require.Equal(t, []string{"", "{}"}, raws)
-	require.Zero(t, r.leases[0].tokens)
-	require.True(t, r.leases[0].ended)
-	require.Equal(t, uint64(9), p.Stats().OutputTokens)
+	require.False(t, r.picks[0].Quiet)
+	require.Equal(t, 8, r.leases[0].tokens)
+	require.Equal(t, uint64(8), p.Stats().OutputTokens)
 }
 
 // An answer of no tokens at all is passed on whole.

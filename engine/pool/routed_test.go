@@ -52,6 +52,7 @@ func (l *letters) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*
 				c := &engine.Chunk{Choice: i, Part: i < req.N-1, Tokens: n, Text: text, Finish: "length"}
 				if !c.Part {
 					c.Raw = fmt.Appendf(nil, `{"text":%q}`, text)
+					c.Usage = &engine.Usage{Completion: n * req.N, Cached: -1}
 				}
 				if !yield(c, nil) {
 					return
@@ -142,6 +143,24 @@ func TestBookingsComeBack(t *testing.T) {
 	require.Equal(t, picks, p.Stats().Picks)
 	require.Greater(t, picks, uint64(300))
 	require.Zero(t, active.Load())
+}
+
+// Answers that do not stream move the router's mean of output lengths and teach
+// it no times.
+func TestWholeAnswersTeachLengthsOnly(t *testing.T) {
+	p, r := newRouted(t, nil, &letters{name: "a", active: new(atomic.Int32)})
+	for range 200 {
+		req := &engine.Request{API: engine.APICompletions, Model: "m", Body: []byte(`{}`), N: 1, Prompts: 1, MaxTokens: 7, Rank: -1, Tokens: make([]uint32, 40)}
+		for _, err := range p.Generate(t.Context(), req) {
+			require.NoError(t, err)
+		}
+	}
+	s := r.Stats()
+	require.InDelta(t, 7, s.OutputMean, 6, "it began at 256")
+	require.Zero(t, s.LearnRows)
+	require.Zero(t, s.TTFT.Count)
+	require.Zero(t, s.TPOT)
+	require.Zero(t, s.Outstanding)
 }
 
 func TestPoolConforms(t *testing.T) {
