@@ -22,7 +22,7 @@ type parentRef struct {
 
 // resolve finds the block that the slot calls name: its hash, its scope and its
 // place. It knows blocks that the slot holds in some tier, whoever stored them
-// first, and blocks that it held and others hold still.
+// first, and blocks that it was the first to store and others hold still.
 func (x *Index) resolve(s Slot, name uint64) (h block.Hash, scope uint32, at place, ok bool) {
 	k := x.slot(s)
 	if k == nil {
@@ -66,7 +66,10 @@ func (x *Index) holdsNamed(s Slot, t Tier, name uint64) bool {
 }
 
 // lookupKnown finds a place of a name: one that the slot holds if there is one,
-// else one that it knows of. A hash that is not 0 must be the block's.
+// else one that it named itself. What another slot calls so, and this one does not
+// hold, may be another block: engines whose names leave out adapter or salt give
+// equal names to different blocks. A hash that is not 0 must be the block's, and
+// then it does not matter who named it.
 func (x *Index) lookupKnown(k *slotState, name uint64, hash block.Hash) (place, bool) {
 	known := place(0)
 	p, ok := x.lookup(k, name, func(p place) bool {
@@ -76,7 +79,7 @@ func (x *Index) lookupKnown(k *slotState, name uint64, hash block.Hash) (place, 
 		if x.holdsAny(x.hrun(p.run()), k.num, p.off()) {
 			return true
 		}
-		if known == 0 {
+		if known == 0 && (hash != 0 || k.naming == namingHash || x.hrun(p.run()).m.names == k.names) {
 			known = p
 		}
 		return false

@@ -42,6 +42,44 @@ func TestTwoNamesOfOneBlock(t *testing.T) {
 	}
 }
 
+// A name that another slot gave to a block means nothing to a slot that shares
+// other blocks with it and does not hold this one: engines whose names leave out
+// the salt call different blocks so.
+func TestNamesOfOthers(t *testing.T) {
+	x := newIndex(t, nil)
+	a, b := x.Attach("a", 0), x.Attach("b", 0)
+	put := func(s Slot, name uint64, h block.Hash) {
+		t.Helper()
+		_, err := x.storeNamed(s, TierGPU, parentRef{}, 0, []uint64{name}, []block.Hash{h}, nil)
+		require.NoError(t, err)
+	}
+	put(a, 7, 70)
+	put(b, 7, 70) // b looks into the map of a from now on
+	put(a, 1, 100)
+	_, _, _, ok := x.resolve(b, 1)
+	require.False(t, ok)
+	_, unknown, err := x.storeKnown(b, TierCPU, []uint64{1}, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, unknown)
+	_, err = x.storeNamed(b, TierGPU, parentRef{has: true, name: 1}, 0, []uint64{2}, []block.Hash{200}, nil)
+	require.ErrorIs(t, err, ErrParent)
+	require.Equal(t, 1, x.removeNamed(b, TierGPU, []uint64{1}))
+
+	put(b, 1, 101)
+	h, _, _, ok := x.resolve(b, 1)
+	require.True(t, ok)
+	require.EqualValues(t, 101, h)
+	require.Zero(t, x.removeNamed(b, TierGPU, []uint64{1}))
+	require.True(t, x.holdsNamed(a, TierGPU, 1))
+	require.Equal(t, [Tiers]int{1}, x.Held(b))
+
+	require.Zero(t, x.removeNamed(a, TierGPU, []uint64{7})) // a named it and b holds it still
+	h, _, _, ok = x.resolve(a, 7)
+	require.True(t, ok)
+	require.EqualValues(t, 70, h)
+	require.NoError(t, x.check())
+}
+
 // An engine that makes new names for one block for ever, and never removes them,
 // is refused at a bound, and has room again when its blocks are gone.
 func TestSideNamesAreBounded(t *testing.T) {
