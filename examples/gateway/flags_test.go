@@ -87,3 +87,31 @@ func TestHelpExplainsEachFlag(t *testing.T) {
 	}
 	require.Contains(t, b.String(), "lmetric")
 }
+
+// Every example of the help is taken as it stands.
+func TestHelpExamples(t *testing.T) {
+	var b strings.Builder
+	_, err := parse([]string{"-h"}, &b)
+	require.ErrorIs(t, err, errHelp)
+	examples := 0
+	for line := range strings.Lines(b.String()) {
+		example, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "          ")
+		if !ok {
+			continue
+		}
+		examples++
+		if strings.HasPrefix(example, "{") {
+			list, err := discovery.Decode([]byte(example))
+			require.NoError(t, err, example)
+			require.Len(t, list, 1)
+			continue
+		}
+		args := strings.Fields(example)
+		for i := range args {
+			args[i] = strings.Trim(args[i], `"`)
+		}
+		_, err := parse(args, nil)
+		require.NoError(t, err, example)
+	}
+	require.Equal(t, 10, examples)
+}

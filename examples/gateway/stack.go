@@ -59,7 +59,7 @@ func (g *gateway) newStack(policy string) (*stack, error) {
 	if s.fleet, err = fleet.New(opts); err != nil {
 		return nil, err
 	}
-	s.watch = w
+	s.watch, w.up = w, s.up
 	w.next, w.predict = s.fleet.Engine(), s.fleet.Predict
 	if s.handler, err = openai.NewHandler(w, &openai.ServerOptions{Hooks: openai.ServerHooks{Start: w.start, End: w.end}}); err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (s *stack) sourceFault(_ time.Duration, err error) {
 func (s *stack) up() int {
 	n := 0
 	for _, w := range s.fleet.Workers() {
-		if w.Up {
+		if w.Up && !w.Draining {
 			n++
 		}
 	}

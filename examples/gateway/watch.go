@@ -18,6 +18,8 @@ import (
 type watch struct {
 	page *page.Page
 	next *pool.Pool
+	// up is the number of workers that take requests.
+	up func() int
 	// predict is the number of cached tokens to expect of a decision.
 	predict func(*router.Decision) int
 	open    sync.Map // *engine.Request to *page.Request, of requests at work
@@ -79,8 +81,14 @@ var (
 	_ engine.ModelLister   = (*watch)(nil)
 )
 
-// Health implements engine.HealthChecker.
-func (w *watch) Health(ctx context.Context) error { return w.next.Health(ctx) }
+// Health implements engine.HealthChecker: the fleet looks at its workers all the
+// time, so nobody has to be asked, and one that hangs delays no answer.
+func (w *watch) Health(context.Context) error {
+	if w.up() == 0 {
+		return engine.ErrUnavailable
+	}
+	return nil
+}
 
 // Models implements engine.ModelLister.
 func (w *watch) Models(ctx context.Context) ([]engine.Model, error) { return w.next.Models(ctx) }
