@@ -90,17 +90,21 @@ func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, *apiError
 			return nil, &apiError{400, "Bad Request", "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", ""}
 		}
 	}
-	var body []byte
-	if n := r.ContentLength; n > 0 && n <= s.opts.MaxBody {
-		body = make([]byte, n)
+	ended := badRequest("", "the body ended early or its encoding is broken")
+	if n := r.ContentLength; n > 0 && n <= min(s.opts.MaxBody, 1<<20) { // more is not set aside on a promise
+		body := make([]byte, n)
 		if _, err := io.ReadFull(r.Body, body); err != nil {
-			return nil, badRequest("", "the body ended early")
+			return nil, ended
 		}
 		return body, nil
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody))
-	if err != nil {
-		return nil, &apiError{413, "BadRequestError", "the body is too large or ended early", ""}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, &apiError{413, "BadRequestError", "the body is too large", ""}
+	case err != nil:
+		return nil, ended
 	}
 	return body, nil
 }

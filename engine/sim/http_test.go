@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -255,4 +257,30 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	require.Zero(t, r.Stats().Steps)
+}
+
+// A body that breaks off is a fault of the request, whether its length was told
+// or not; one over the limit is too large either way.
+func TestBrokenBodies(t *testing.T) {
+	r := newRig(t, &Options{Config: recordedEngine(), Speed: 50, MaxModelLen: 1024, MaxBody: 1 << 10}, nil)
+	defer r.close()
+	long := strings.Repeat(" ", 1<<10+1)
+	for raw, status := range map[string]int{
+		"Content-Length: 9\r\n\r\n{":                                     400,
+		"Transfer-Encoding: chunked\r\n\r\nzz\r\n":                       400,
+		"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n":                   400,
+		"Content-Length: 1025\r\n\r\n" + long:                            413,
+		"Transfer-Encoding: chunked\r\n\r\n401\r\n" + long + "\r\n0\r\n": 413,
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.URL(), "http://"))
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: h\r\n"+raw)
+		require.NoError(t, err)
+		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		require.Equal(t, status, resp.StatusCode, "%.40q", raw)
+		require.NoError(t, resp.Body.Close())
+		require.NoError(t, conn.Close())
+	}
 }
