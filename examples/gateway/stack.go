@@ -222,6 +222,11 @@ func (g *gateway) workersOnPage() []page.Worker {
 		}
 		if w.HasEvents {
 			p.Events = w.Events.String()
+			held := 0
+			for _, n := range w.Blocks {
+				held += n
+			}
+			p.Blocks = &held
 		}
 		if l := w.Load; l.HasQueue {
 			p.Running, p.Waiting = &l.Running, &l.Waiting

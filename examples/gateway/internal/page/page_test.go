@@ -42,12 +42,12 @@ func demoPage(n, workers int) (*Page, *clock) {
 		var ws []Worker
 		for i := range workers {
 			w := Worker{Name: fmt.Sprintf("sim-%d", i+1), URL: fmt.Sprintf("http://127.0.0.1:%d", 40000+i), State: "up", Requests: n / workers,
-				Running: ptr(3 + i%5), Waiting: ptr(i % 3), KV: share(float64(i+1) / float64(workers+1)), Reuse: share(.12 + .3*float64(i%4)/4), Events: "live"}
+				Running: ptr(3 + i%5), Waiting: ptr(i % 3), KV: share(float64(i+1) / float64(workers+1)), Reuse: share(.12 + .3*float64(i%4)/4), Events: "live", Blocks: ptr(997 * i * i)}
 			switch i {
 			case 5:
 				w.State, w.Why = "draining", "leaving"
 			case 6:
-				w.State, w.Why, w.Running, w.Waiting, w.KV, w.Reuse, w.Events = "down", "health: connection refused", nil, nil, nil, nil, ""
+				w.State, w.Why, w.Running, w.Waiting, w.KV, w.Reuse, w.Events, w.Blocks = "down", "health: connection refused", nil, nil, nil, nil, "", nil
 			}
 			ws = append(ws, w)
 		}

@@ -84,6 +84,7 @@ type Worker struct {
 	Reuse    *float64 `json:"reuse"` // share of prompt tokens found in cache
 	Requests int      `json:"requests"`
 	Events   string   `json:"events"` // state of the KV event stream, none without
+	Blocks   *int     `json:"blocks"` // blocks that the index knows it to hold, in all tiers; null without events
 }
 
 // Cost is a decision's cost in seconds by component.
