@@ -96,8 +96,8 @@ func (c *benchClient) run(b *testing.B, body string, n int, step chan struct{}) 
 // proxy's, x-added that of added time per chunk, which in a burst is a small
 // difference of large numbers.
 func BenchmarkProxy(b *testing.B) {
-	const chunks = 257
-	body := `{"model":"tiny","prompt":"` + strings.Repeat("lorem ipsum dolor ", 455) + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":257}`
+	const chunks = 1025 // long enough that a lucky start or end does not count
+	body := `{"model":"tiny","prompt":"` + strings.Repeat("lorem ipsum dolor ", 455) + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":1025}`
 	for _, pace := range []string{"step", "burst"} {
 		var step chan struct{}
 		if pace == "step" {
