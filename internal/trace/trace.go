@@ -61,6 +61,9 @@ func Open(path string) ([]Request, error) {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.IsDir() {
+		return nil, fmt.Errorf("trace: %s is a directory", path)
+	}
 	return Read(f)
 }
 
@@ -117,6 +120,9 @@ func Parse(line []byte) (Request, error) {
 		Blocks    []uint32 `json:"hash_ids"`
 	}
 	if err := json.Unmarshal(line, &j); err != nil {
+		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
+			return Request{}, fmt.Errorf("%s is a %s, want numbers that fit", t.Field, t.Value)
+		}
 		return Request{}, err
 	}
 	switch {
@@ -124,9 +130,13 @@ func Parse(line []byte) (Request, error) {
 		return Request{}, errors.New("timestamp is missing")
 	case !(*j.Timestamp >= 0 && *j.Timestamp <= maxMillis):
 		return Request{}, fmt.Errorf("timestamp %g is not between 0 and %g ms", *j.Timestamp, float64(maxMillis))
-	case j.Input == nil || *j.Input < 1 || *j.Input > MaxTokens:
+	case j.Input == nil:
+		return Request{}, errors.New("input_length is missing")
+	case j.Output == nil:
+		return Request{}, errors.New("output_length is missing")
+	case *j.Input < 1 || *j.Input > MaxTokens:
 		return Request{}, fmt.Errorf("input_length is not between 1 and %d", MaxTokens)
-	case j.Output == nil || *j.Output < 0 || *j.Output > MaxTokens:
+	case *j.Output < 0 || *j.Output > MaxTokens:
 		return Request{}, fmt.Errorf("output_length is not between 0 and %d", MaxTokens)
 	case len(j.Blocks) != (*j.Input+BlockTokens-1)/BlockTokens:
 		return Request{}, errBlocks

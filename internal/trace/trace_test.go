@@ -48,6 +48,8 @@ func TestReadFaults(t *testing.T) {
 		"truncated":     {`{"timestamp": 1, "input_`, 1, "unexpected end"},
 		"no time":       {`{"input_length": 1, "output_length": 1, "hash_ids": [1]}`, 1, "timestamp is missing"},
 		"negative":      {`{"timestamp": -1, "input_length": 1, "output_length": 1, "hash_ids": [1]}`, 1, "timestamp -1"},
+		"wrong type":    {`{"timestamp": "1", "input_length": 1, "output_length": 1, "hash_ids": [1]}`, 1, "timestamp is a string"},
+		"no output":     {`{"timestamp": 1, "input_length": 1, "hash_ids": [1]}`, 1, "output_length is missing"},
 		"no input":      {`{"timestamp": 1, "output_length": 1, "hash_ids": []}`, 1, "input_length"},
 		"huge input":    {`{"timestamp": 1, "input_length": 99999999, "output_length": 1, "hash_ids": []}`, 1, "input_length"},
 		"huge output":   {`{"timestamp": 1, "input_length": 1, "output_length": 99999999, "hash_ids": [1]}`, 1, "output_length"},
@@ -66,6 +68,8 @@ func TestReadFaults(t *testing.T) {
 	}
 	_, err := Read(strings.NewReader("\x1f\x8bno gzip"))
 	require.Error(t, err)
+	_, err = Open(t.TempDir())
+	require.ErrorContains(t, err, "is a directory")
 	_, err = Open("testdata/absent.jsonl")
 	require.ErrorContains(t, err, "absent.jsonl")
 }
