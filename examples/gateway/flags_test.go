@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stator-go/stator/discovery"
+
+	"github.com/stator-go/stator/internal/report"
 )
 
 func TestParse(t *testing.T) {
@@ -114,4 +116,9 @@ func TestHelpExamples(t *testing.T) {
 		require.NoError(t, err, example)
 	}
 	require.Equal(t, 10, examples)
+}
+
+func TestUnanswered(t *testing.T) {
+	require.NoError(t, unanswered([]report.Row{{Requests: 3}, {Requests: 3}}))
+	require.ErrorContains(t, unanswered([]report.Row{{Errors: 1}, {Errors: 2}}), "3 requests were not answered")
 }

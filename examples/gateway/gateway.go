@@ -98,8 +98,11 @@ func (g *gateway) run(ctx context.Context) (err error) {
 		}
 		return nil // the end of a server is no failure
 	}
-	if err := g.tell(rows); err != nil || g.once {
+	if err := g.tell(rows); err != nil {
 		return err
+	}
+	if g.once {
+		return unanswered(rows)
 	}
 	what := cmp.Or(oneLine(g.model), "no model yet")
 	fmt.Fprintf(g.stderr, "serving %s at %s/v1/ with policy %s; the page is at %s/; end with Ctrl-C\n", what, g.url, g.policy, g.url)
@@ -299,6 +302,18 @@ func (g *gateway) tell(rows []report.Row) error {
 	}
 	if err := errors.Join(report.JSON(f, rows), f.Close()); err != nil {
 		return fmt.Errorf("-json: %w", err)
+	}
+	return nil
+}
+
+// unanswered is the fault of runs in which requests failed.
+func unanswered(rows []report.Row) error {
+	n := 0
+	for i := range rows {
+		n += rows[i].Errors
+	}
+	if n > 0 {
+		return fmt.Errorf("%d requests were not answered", n)
 	}
 	return nil
 }
