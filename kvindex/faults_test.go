@@ -493,6 +493,22 @@ func TestMoreSharersThanMaps(t *testing.T) {
 	require.NoError(t, m.finish(idle))
 }
 
+// A store that found its slot and then had to wait until it was detached leaves
+// nothing behind: the slot's name map is given up and must not be charged again.
+func TestStoreAfterDetach(t *testing.T) {
+	x := newIndex(t, nil)
+	idle := x.Bytes()
+	s := x.Attach("w", 0)
+	k := x.slot(s)
+	x.Detach(s)
+	c := asWords(chainOf(1, 2000))
+	_, err := x.storeIn(k, TierGPU, namingHash, parentRef{}, 0, c, c, nil, false)
+	require.ErrorIs(t, err, ErrSlot)
+	require.NoError(t, x.check())
+	x.Sweep()
+	require.Equal(t, idle, x.Bytes())
+}
+
 // Held is exact through stores, moves between tiers, removals and clears.
 func TestHeld(t *testing.T) {
 	x := newIndex(t, nil)

@@ -55,8 +55,15 @@ func (x *Index) store(s Slot, t Tier, how naming, parent parentRef, scope uint32
 	if len(hashes) == 0 {
 		return dup, nil
 	}
+	return x.storeIn(k, t, how, parent, scope, names, hashes, dup, wantDup)
+}
+
+func (x *Index) storeIn(k *slotState, t Tier, how naming, parent parentRef, scope uint32, names, hashes, dup []uint64, wantDup bool) ([]uint64, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.gone.Load() { // its name map may be given up already, and must not grow
+		return dup, ErrSlot
+	}
 	if k.naming != how {
 		if k.naming != namingUnset {
 			return dup, ErrNaming

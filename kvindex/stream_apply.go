@@ -116,8 +116,16 @@ func (st *Stream) adopt(p *orphan) bool {
 			st.copies.release(t, name)
 		}
 	}
-	if again < len(p.gone) {
-		st.drop(t, p.gone[again:])
+	// The others were stored just now, as a copy where the block is held under
+	// another name: then that copy is what goes.
+	st.names = st.names[:0]
+	for _, name := range p.gone[again:] {
+		if st.ignoreRepeats || !st.copies.release(t, name) {
+			st.names = append(st.names, name)
+		}
+	}
+	if len(st.names) > 0 {
+		st.drop(t, st.names)
 	}
 	return true
 }
