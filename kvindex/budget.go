@@ -47,3 +47,7 @@ func (b *budget) add(k kind, n int64) {
 // A removal may have to write down a hole, and must not fail: stores leave it
 // this much.
 const removalReserve = wordChunkBytes
+
+// storeReserve is what stores leave besides, so that a worker that comes, or comes
+// back, finds a slot in an index that is full.
+const storeReserve = removalReserve + 64<<10

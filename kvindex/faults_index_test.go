@@ -248,3 +248,23 @@ func TestPrivateIndexesAgree(t *testing.T) {
 		}
 	}
 }
+
+// An index that is full refuses stores and still gives slots: a worker that comes,
+// or comes back, can be routed to.
+func TestFullIndexGivesSlots(t *testing.T) {
+	x := newIndex(t, &Options{MaxBytes: MinBytes})
+	s := x.Attach("w", 0)
+	for i, full := uint64(0), 0; full < 1000; i++ {
+		if x.Store(s, TierGPU, 0, chainOf(i, 1+int(i)%40)) != nil {
+			full++
+		}
+	}
+	for i := range 20 {
+		require.NotZero(t, x.Attach("new", i), "worker %d", i)
+	}
+	for range 100 { // flaps
+		require.NotZero(t, x.Attach("w", 0))
+	}
+	require.LessOrEqual(t, x.Bytes(), int64(MinBytes))
+	require.NoError(t, x.check())
+}

@@ -51,12 +51,12 @@ func (x *Index) mayHead(h uint64) bool {
 
 // headReady makes sure that link has room.
 func (x *Index) headReady() bool {
-	if t := x.head; t.used*4 >= len(t.slots)*3 && !x.resizeHeads(removalReserve) {
+	if t := x.head; t.used*4 >= len(t.slots)*3 && !x.resizeHeads(storeReserve) {
 		return false
 	}
 	if (x.filtered+1)*4 > len(x.filter)*16 {
 		n := filterSize(x.head.live)
-		if !x.mem.take(kindHeads, int64(n-len(x.filter))*8, removalReserve) {
+		if !x.mem.take(kindHeads, int64(n-len(x.filter))*8, storeReserve) {
 			return false
 		}
 		x.refilter(n)

@@ -128,7 +128,7 @@ func (m *nameMap) presize(n int, mem *budget) {
 	for size < 1<<tagBits && size*bucketLen*fillPercent/100 < per {
 		size *= 2
 	}
-	if !mem.take(kindNames, int64(len(m.seg)*size)*bucketBytes, removalReserve) {
+	if !mem.take(kindNames, int64(len(m.seg)*size)*bucketBytes, storeReserve) {
 		return
 	}
 	for i := range m.seg {
@@ -149,7 +149,7 @@ func (m *nameMap) count() {
 func (m *nameMap) fit(g *segment, want int, mem *budget) bool {
 	for g.max < want {
 		n := max(1, len(g.b))
-		if len(g.b) >= 1<<tagBits || !mem.take(kindNames, int64(n)*bucketBytes, removalReserve) {
+		if len(g.b) >= 1<<tagBits || !mem.take(kindNames, int64(n)*bucketBytes, storeReserve) {
 			return false
 		}
 		g.grow()

@@ -382,7 +382,7 @@ func (x *Index) runReady() bool {
 	if hole < 0 {
 		hole = len(x.metas)
 	}
-	if hole > maxRun>>runBits || !x.mem.take(kindRuns, runBlockBytes, removalReserve) {
+	if hole > maxRun>>runBits || !x.mem.take(kindRuns, runBlockBytes, storeReserve) {
 		return false
 	}
 	mb := &metaBlock{}
@@ -443,7 +443,7 @@ func (x *Index) lowerReady(c uint32) bool {
 	if x.lowMetas[c] != nil {
 		return true
 	}
-	if !x.mem.take(kindRuns, lowerBlockBytes, removalReserve) {
+	if !x.mem.take(kindRuns, lowerBlockBytes, storeReserve) {
 		return false
 	}
 	x.lowMetas[c] = &lowerMetas{}

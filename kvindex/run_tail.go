@@ -113,7 +113,7 @@ func (x *Index) grow(r hrun, n uint32) uint32 {
 		want := min(have+n, chunkLen)
 		if size, ok := x.hashes.extend(winBase(r.win), r.m.size, want); ok {
 			r.m.size = size
-		} else if want = min(want+have/4, chunkLen); have <= growMax && x.hashes.ready(want, removalReserve) {
+		} else if want = min(want+have/4, chunkLen); have <= growMax && x.hashes.ready(want, storeReserve) {
 			r.open()
 			x.move(r, want)
 			r.close()

@@ -41,7 +41,7 @@ func (m *sideMap) ensure(n int, mem *budget) bool {
 	for (m.used+n)*4 > size*3 {
 		size *= 2
 	}
-	if !mem.take(kindNames, int64(size-len(m.slots))*sideEntryBytes, removalReserve) {
+	if !mem.take(kindNames, int64(size-len(m.slots))*sideEntryBytes, storeReserve) {
 		return false
 	}
 	m.resize(size)

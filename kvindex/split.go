@@ -61,8 +61,8 @@ func (x *Index) split(r hrun, cut uint32) uint32 {
 		planes = Tiers
 	}
 	need := 2 * (planes*(x.slotWords+unit) + 4*entries + 4*unit)
-	if !x.runReady() || !x.hashes.ready(n, removalReserve) || !x.headReady() ||
-		!x.words.ready(need+need/4, removalReserve) || r.low() && !x.lowerReady(x.avail) {
+	if !x.runReady() || !x.hashes.ready(n, storeReserve) || !x.headReady() ||
+		!x.words.ready(need+need/4, storeReserve) || r.low() && !x.lowerReady(x.avail) {
 		return 0
 	}
 	if x.sided > 0 && !x.sidesFew(r, cut) {

@@ -209,7 +209,7 @@ func (x *Index) insert(in *insertion) int {
 // those of the chain from i on.
 func (x *Index) join(in *insertion, r hrun, i int, m uint32) bool {
 	names := in.names[i : i+int(m)]
-	if !x.coverReady(r, in.t, removalReserve) || !x.agree(in.k, r, in.off, names) {
+	if !x.coverReady(r, in.t, storeReserve) || !x.agree(in.k, r, in.off, names) {
 		return false
 	}
 	var ask []uint64
@@ -239,7 +239,7 @@ func (x *Index) join(in *insertion, r hrun, i int, m uint32) bool {
 func (x *Index) extend(in *insertion, r hrun, i int) int {
 	if r.low() {
 		for t := TierGPU; t < Tiers; t++ {
-			if !x.coverReady(r, t, removalReserve) {
+			if !x.coverReady(r, t, storeReserve) {
 				return 0
 			}
 		}
@@ -262,7 +262,7 @@ func (x *Index) extend(in *insertion, r hrun, i int) int {
 // begin makes a new run of the chain from i on.
 func (x *Index) begin(in *insertion, i int) int {
 	m := uint32(len(in.hashes) - i)
-	if !x.runReady() || !x.hashes.ready(m, removalReserve) || !x.headReady() ||
+	if !x.runReady() || !x.hashes.ready(m, storeReserve) || !x.headReady() ||
 		in.t != TierGPU && !x.lowerReady(x.avail) {
 		return 0
 	}
@@ -408,7 +408,7 @@ func (x *Index) storeKnown(s Slot, t Tier, names []uint64, dup []uint64) (_ []ui
 					m++
 				}
 			}
-			if !x.coverReady(r, t, removalReserve) {
+			if !x.coverReady(r, t, storeReserve) {
 				x.count.Refused++
 				x.mu.Unlock()
 				return dup, unknown, ErrBudget
