@@ -336,7 +336,13 @@ func (st *Stream) Replay(b *Batch) Result {
 // or was cut off. The Result may want another.
 func (st *Stream) ReplayEnd(ok bool) Result {
 	q := &st.seq
-	if !st.begin() || !q.asking {
+	if !st.begin() {
+		return st.end()
+	}
+	if !q.asking {
+		if q.state == StreamInitial && !ok && !st.cfg.NoReplay {
+			st.resync() // the driver began by itself, and nothing has come
+		}
 		return st.end()
 	}
 	q.asking = false
