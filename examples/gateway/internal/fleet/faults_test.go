@@ -44,6 +44,24 @@ func over(t *testing.T, opts *Options, workers ...discovery.Worker) *Fleet {
 	return f
 }
 
+// A fleet that starts beside engines at work is synced once it knows what they
+// hold, and not before.
+func TestSyncedMeansRestored(t *testing.T) {
+	r := newRig(t, 3, nil)
+	for i := range uint32(12) {
+		_, _, err := r.ask(request(prompt(i, i, 3200), 2))
+		require.NoError(t, err)
+	}
+	r.eventually("events", func() bool { return r.blocks() == r.engineBlocks() })
+	for range 8 {
+		f := over(t, &Options{LoadEvery: 10 * time.Millisecond}, r.workers...)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		require.NoError(t, f.Synced(ctx))
+		require.Equal(t, r.engineBlocks(), f.Index().Stats().Holders[kvindex.TierGPU])
+	}
+}
+
 // An engine without events, and one whose events reach nobody, serve; and that
 // they say nothing can be told from the status, beside the engine's own count of
 // lookups.

@@ -27,6 +27,8 @@ type Fleet struct {
 	router *router.Router
 	pool   *pool.Pool
 
+	gate chan struct{} // bounds the replays that run at a time
+
 	mu      sync.Mutex
 	members map[string]*member
 	change  chan struct{}                        // closed and replaced when the list of those up changes
@@ -48,7 +50,7 @@ func New(opts *Options) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Fleet{opts: o, index: index, router: r, members: map[string]*member{}, change: make(chan struct{})}
+	f := &Fleet{opts: o, index: index, router: r, members: map[string]*member{}, change: make(chan struct{}), gate: make(chan struct{}, 4)}
 	f.sizes.Store(&map[kvindex.Slot]int{})
 	if f.pool, err = pool.New(r, &o.Pool); err != nil {
 		return nil, err
@@ -273,6 +275,11 @@ type Status struct {
 	Events    kvindex.StreamState
 	HasEvents bool
 	Messages  uint64 // of KV events
+	// Restored says that every rank with events was asked for what it held before
+	// and has answered. EventsErr is the last fault of a rank's event channel that
+	// does not stand, "" if all stand.
+	Restored  bool
+	EventsErr string
 }
 
 // Workers tells how all workers of the fleet are, sorted by name.
@@ -299,8 +306,15 @@ func (f *Fleet) Workers() []Status {
 				if !s.HasEvents || st == kvindex.StreamGap || st == kvindex.StreamRestoring {
 					s.Events = st
 				}
-				s.HasEvents = true
-				s.Messages += r.sub.Stats().Messages
+				sub := r.sub.Stats()
+				if !s.HasEvents {
+					s.HasEvents, s.Restored = true, true
+				}
+				s.Restored = s.Restored && r.asked.Load()
+				s.Messages += sub.Messages
+				if !sub.Connected && sub.Failures > 0 {
+					s.EventsErr = sub.LastError
+				}
 			}
 		}
 		out = append(out, s)
@@ -309,13 +323,15 @@ func (f *Fleet) Workers() []Status {
 	return out
 }
 
-// Synced returns when every worker that is up and has events is not restoring
-// or behind a gap, or when ctx ends.
+// Synced returns when every worker that is up and has events was asked for what it
+// held before, has answered, and is neither restoring nor behind a gap, or when ctx
+// ends. A worker whose event channel cannot be had is not waited for.
 func (f *Fleet) Synced(ctx context.Context) error {
 	for {
 		behind := false
 		for _, s := range f.Workers() {
-			behind = behind || s.Up && s.HasEvents && (s.Events == kvindex.StreamGap || s.Events == kvindex.StreamRestoring)
+			behind = behind || s.Up && s.HasEvents && s.EventsErr == "" &&
+				(!s.Restored || s.Events == kvindex.StreamGap || s.Events == kvindex.StreamRestoring)
 		}
 		if !behind {
 			return nil

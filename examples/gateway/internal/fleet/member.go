@@ -43,6 +43,7 @@ type rank struct {
 	kvBlocks int              // in index blocks
 	block    int              // tokens of an engine block, 0 = not known
 	state    atomic.Int32     // kvindex.StreamState
+	asked    atomic.Bool      // the engine has told what it held before, or cannot
 }
 
 // run probes the worker, serves it while it answers, and starts again.
@@ -137,7 +138,10 @@ func (m *member) attach(ctx context.Context, wg *sync.WaitGroup, probe *vllm.Pro
 			Scope: scope(probe), EngineBlock: size, NoReplay: src.Replay == "",
 		})
 		if err == nil {
-			r.sub, err = src.NewSubscriber(nil)
+			r.sub, err = src.NewSubscriber(&vllm.SubscriberOptions{Gate: m.f.gate, Hooks: vllm.SubscriberHooks{
+				Connected: func() { r.asked.Store(r.asked.Load() || src.Replay == "") },
+				Replayed:  func(uint64, int, error) { r.asked.Store(true) },
+			}})
 		}
 		if err != nil {
 			m.release(ranks)
