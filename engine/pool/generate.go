@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -111,7 +112,7 @@ func (c *call) run(ctx context.Context, yield func(*engine.Chunk, error) bool) e
 	}
 	req := c.req
 	c.route = router.Request{
-		Chain: c.chain, Tokens: c.prompt, MaxTokens: req.MaxTokens * max(req.N, 1), Session: req.Session,
+		Chain: c.chain, Tokens: c.prompt, MaxTokens: product(req.MaxTokens, max(req.N, 1)), Session: req.Session,
 		Priority: req.Priority, Deadline: req.Deadline, Quiet: !req.Stream,
 	}
 	var l lease
@@ -151,6 +152,14 @@ func (c *call) run(ctx context.Context, yield func(*engine.Chunk, error) bool) e
 		}
 		c.drop()
 	}
+}
+
+// product is a x b for b above 0, or the nearest int.
+func product(a, b int) int {
+	if a > math.MaxInt/b {
+		return math.MaxInt
+	}
+	return max(a, math.MinInt/b) * b
 }
 
 // pick asks the router for a worker, or for another one when old failed.
@@ -229,7 +238,8 @@ func (c *call) again(ctx context.Context, m *member, err error) bool {
 	if d := engine.RetryAfter(err); d > 0 && m != nil {
 		c.p.restFor(m, d)
 	}
-	if c.attempts >= min(c.p.opts.MaxAttempts, len(c.p.members.Load().list)) {
+	untried := func(m *member) bool { return !slices.Contains(c.tried, m.Slot) }
+	if c.attempts >= c.p.opts.MaxAttempts || !slices.ContainsFunc(c.p.members.Load().list, untried) {
 		return false // no attempt or no worker is left
 	}
 	if !c.p.budget.take() {
@@ -283,8 +293,17 @@ func (c *call) attempt(ctx context.Context, l lease, m *member, yield func(*engi
 		// refuse its id.
 		c.sub.ID += "-" + strconv.Itoa(c.attempts)
 	}
-	for chunk, err := range m.Engine.Generate(ctx, &c.sub) {
+	actx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if !m.wait.enter(c, cancel) {
+		return errDown
+	}
+	defer m.wait.leave(c)
+	for chunk, err := range m.Engine.Generate(actx, &c.sub) {
 		if err != nil {
+			if !c.yielded && context.Cause(actx) == errDown {
+				return errDown // whatever the engine made of it
+			}
 			return err
 		}
 		if u := chunk.Usage; u != nil {
@@ -295,6 +314,9 @@ func (c *call) attempt(ctx context.Context, l lease, m *member, yield func(*engi
 		}
 		if c.output == 0 && chunk.Tokens == 0 && !c.yielded && c.hold(chunk) {
 			continue
+		}
+		if !c.yielded && !m.wait.leave(c) {
+			return errDown // it was taken back while this came
 		}
 		if !c.passHeld(yield) {
 			return nil

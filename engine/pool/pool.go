@@ -69,8 +69,9 @@ func (r routed) Retry(old lease, req *router.Request, cause error) (lease, error
 	return l, nil
 }
 
-// A Pool is an engine made of workers. It is safe for concurrent use and starts
-// no goroutine.
+// A Pool is an engine made of workers. It is safe for concurrent use. It starts
+// goroutines in Health only, which end when the engines answer or heed their
+// context.
 type Pool struct {
 	router chooser
 	opts   Options
@@ -101,6 +102,7 @@ type member struct {
 	Worker
 	rank int
 	rest *atomic.Int64 // until when it wants no requests, Unix nanoseconds
+	wait *waiting      // attempts that may still be moved
 	// guess is what it is taken to hold, nil when its engine says so itself or
 	// nobody wants to know.
 	guess *guess
@@ -142,8 +144,8 @@ func newPool(r chooser, opts *Options) (*Pool, error) {
 }
 
 // Set replaces the list of workers. A slot that stays keeps its state; requests
-// at work on one that goes are not touched. An error names every bad entry and
-// leaves the old list in use. The slice is not kept.
+// at work on one that goes are not touched, unless Fail was told of it. An error
+// names every bad entry and leaves the old list in use. The slice is not kept.
 func (p *Pool) Set(workers []Worker) error {
 	var errs []error
 	m := &membership{bySlot: make(map[kvindex.Slot]*member, len(workers))}
@@ -159,13 +161,16 @@ func (p *Pool) Set(workers []Worker) error {
 		if w.Ranks < 0 || w.Rank < 0 || w.Rank >= max(w.Ranks, 1) {
 			errs = append(errs, fmt.Errorf("pool: worker %d (%q) is rank %d of %d", i, w.Name, w.Rank, w.Ranks))
 		}
-		e := &member{Worker: w, rank: -1, rest: new(atomic.Int64)}
+		e := &member{Worker: w, rank: -1, rest: new(atomic.Int64), wait: new(waiting)}
 		if w.Ranks > 1 {
 			e.rank = w.Rank
 		}
 		was := old.bySlot[w.Slot]
 		if was != nil {
 			e.rest = was.rest
+			if !was.wait.failed() {
+				e.wait = was.wait
+			}
 		}
 		if p.opts.Guess != nil && !w.Events {
 			if e.guess = new(guess); was != nil && was.guess != nil {
@@ -252,10 +257,15 @@ func (p *Pool) Models(ctx context.Context) ([]engine.Model, error) {
 }
 
 // Health says whether a request could be sent: nil when a worker takes requests
-// that either answers its own check or has none.
+// that either answers its own check or has none. All are asked at once, and the
+// first good answer counts; none is waited for longer than ctx says.
 func (p *Pool) Health(ctx context.Context) error {
-	errs := []error{engine.ErrUnavailable}
-	asked := make(map[engine.HealthChecker]bool)
+	type check struct {
+		name string
+		engine.HealthChecker
+	}
+	var checks []check
+	known := make(map[engine.HealthChecker]bool)
 	for _, m := range p.members.Load().list {
 		if m.Draining {
 			continue
@@ -264,15 +274,34 @@ func (p *Pool) Health(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
-		if asked[h] {
-			continue
+		if !known[h] {
+			known[h] = true
+			checks = append(checks, check{m.Name, h})
 		}
-		asked[h] = true
-		err := h.Health(ctx)
-		if err == nil {
-			return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan error, len(checks)) // room for all, so that none is left waiting
+	for _, c := range checks {
+		go func() {
+			err := c.Health(ctx)
+			if err != nil {
+				err = fmt.Errorf("pool: %s: %w", c.name, err)
+			}
+			answers <- err
+		}()
+	}
+	errs := []error{engine.ErrUnavailable}
+	for range checks {
+		select {
+		case err := <-answers:
+			if err == nil {
+				return nil
+			}
+			errs = append(errs, err)
+		case <-ctx.Done():
+			return errors.Join(append(errs, fmt.Errorf("pool: health: %w", context.Cause(ctx)))...)
 		}
-		errs = append(errs, fmt.Errorf("pool: %s: %w", m.Name, err))
 	}
 	return errors.Join(errs...)
 }
