@@ -89,5 +89,7 @@ func TestParseTier(t *testing.T) {
 	}
 	require.Equal(t, "unknown", TierUnknown.String())
 	require.Equal(t, "disk", TierDisk.String())
-	require.Zero(t, testing.AllocsPerRun(10, func() { ParseTier("cpu_pinned") }))
+	tier := TierUnknown
+	require.Zero(t, testing.AllocsPerRun(10, func() { tier = ParseTier("cpu_pinned") }))
+	require.Equal(t, TierCPU, tier)
 }

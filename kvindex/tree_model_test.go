@@ -18,10 +18,9 @@ type treeModel struct {
 }
 
 type treeSlot struct {
-	s     Slot
-	salt  uint64 // of its names; 0 = hashes are the names
-	scope uint32
-	held  [Tiers]map[block.Hash]bool
+	s    Slot
+	salt uint64 // of its names; 0 = hashes are the names
+	held [Tiers]map[block.Hash]bool
 }
 
 // name is what the slot calls a block.
