@@ -55,7 +55,7 @@ type Event struct {
 // Reset keeps the memory.
 type Batch struct {
 	Seq    uint64  // sequence number of the message, from 0
-	Time   float64 // engine's clock, Unix seconds
+	Time   float64 // engine's clock, Unix seconds; not above 0, no number and infinity mean unknown
 	Rank   int     // data-parallel rank, -1 if the message does not say
 	Events []Event
 

@@ -39,6 +39,7 @@ type regrouper struct {
 
 	tokens []uint32
 	media  []block.Media
+	spans  mediaSpans
 	dup    []uint64
 	path   []*engineUnit
 }
@@ -115,6 +116,7 @@ func (st *Stream) storeUnits(e *Event, size int, on *storeBase, hasher *block.Ha
 		parent = &engineUnit{has: on.ref.has, base: on.ref.name, hash: on.hash}
 	}
 	var own []uint32
+	g.spans.start(st.spread)
 	for i, name := range e.Hashes {
 		u := engineUnit{name: name, parent: parent, scope: on.id}
 		if parent.tokens == nil {
@@ -158,18 +160,14 @@ func (st *Stream) completeUnit(u, parent *engineUnit, e *Event, i, size int, has
 	g.unfinished(parent)
 	before := len(g.tokens)
 	g.tokens = append(g.tokens, e.Tokens[i*size:(i+1)*size]...)
-	for _, m := range e.Media {
-		if m.Offset > block.MaxOffset || m.Offset < -block.MaxOffset || m.Length > block.MaxOffset {
-			continue // no such place
+	for _, m := range g.spans.at(i*size, (i+1)*size) {
+		if u.media == nil {
+			u.media = new([]block.Media)
 		}
-		if m.Offset -= i * size; m.Offset < size && m.Offset+m.Length > 0 {
-			if u.media == nil {
-				u.media = new([]block.Media)
-			}
-			*u.media = append(*u.media, m)
-			m.Offset += before
-			g.media = append(g.media, m)
-		}
+		m.Offset -= i * size
+		*u.media = append(*u.media, m)
+		m.Offset += before
+		g.media = append(g.media, m)
 	}
 	st.chain = hasher.Extend(st.chain[:0], parent.hash, parent.has, g.tokens, g.media)
 	u.has, u.base, u.hash = parent.has, parent.base, parent.hash

@@ -205,6 +205,7 @@ type Stream struct {
 	alias  aliases
 	hash   hashers
 	units  regrouper
+	spread []block.Media // of the event at hand, see spreadMedia
 	groups groupKinds
 
 	engineBlock   int  // tokens per engine block, configured or learned

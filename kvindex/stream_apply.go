@@ -214,6 +214,10 @@ func (st *Stream) store(e *Event, size int) outcome {
 		st.refuse(len(e.Hashes), err)
 		return outRefused
 	}
+	if st.spread = st.spread[:0]; len(e.Media) > 0 && !st.spreadMedia(e, size) {
+		st.refuse(len(e.Hashes), nil)
+		return outRefused
+	}
 	if size != st.c || on.unit != nil {
 		return st.storeUnits(e, size, &on, hasher)
 	}

@@ -82,16 +82,26 @@ func (st *Stream) note(b *Batch) {
 	st.noteTime(b)
 }
 
+// clockOf is the engine's time of a message, 0 if it does not say. What is no
+// number, or no end, says nothing: kept as the newest it would hide every restart.
+func clockOf(b *Batch) float64 {
+	if b.Time > 0 && !math.IsInf(b.Time, 0) {
+		return b.Time
+	}
+	return 0
+}
+
 func (st *Stream) noteTime(b *Batch) {
 	q := &st.seq
-	if b.Time <= 0 {
+	at := clockOf(b)
+	if at == 0 {
 		return
 	}
 	if q.first == 0 || b.Seq < q.firstSeq {
-		q.first, q.firstSeq = b.Time, b.Seq
+		q.first, q.firstSeq = at, b.Seq
 	}
 	if b.Seq+1 >= max(q.seen, q.next) {
-		q.newest = b.Time
+		q.newest = at
 	}
 }
 
@@ -104,7 +114,7 @@ func (st *Stream) advance(b *Batch) {
 // firstContact starts from the message that happens to be first. What came
 // before it is asked for, and meanwhile the index shows a lower bound.
 func (st *Stream) firstContact(b *Batch) {
-	if b.Time <= st.seq.fence { // the clock was set back, so it fences nothing off
+	if clockOf(b) <= st.seq.fence { // the clock was set back, so it fences nothing off
 		st.seq.fence = 0
 	}
 	st.note(b)
@@ -246,15 +256,16 @@ func lastCleared(b *Batch) int {
 func (st *Stream) back(b *Batch) {
 	q := &st.seq
 	var restart bool
+	at := clockOf(b)
 	switch {
-	case b.Time > 0 && q.newest > 0:
+	case at > 0 && q.newest > 0:
 		switch {
-		case b.Time > q.newest:
+		case at > q.newest:
 			restart = true
 		case b.Seq == 0 && q.firstSeq == 0:
-			restart = b.Time != q.first
+			restart = at != q.first
 		default:
-			restart = b.Seq >= q.firstSeq && b.Time < q.first
+			restart = b.Seq >= q.firstSeq && at < q.first
 		}
 	case b.Seq >= q.seen:
 		// A replay ran ahead of the live channel.
@@ -306,7 +317,7 @@ func (st *Stream) Replay(b *Batch) Result {
 	switch {
 	case b.Seq == endMarker:
 		st.res.Counts.Malformed++
-	case !q.asking, b.Time > 0 && b.Time <= q.fence:
+	case !q.asking, clockOf(b) > 0 && clockOf(b) <= q.fence:
 		st.res.Counts.Stale++
 	case q.state == StreamRestoring && !q.got:
 		q.got = true

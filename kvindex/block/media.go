@@ -82,7 +82,8 @@ type mediaWalk struct {
 	next  int // index in scratch.order of the first item not yet met
 }
 
-// start sorts the items by (offset, id).
+// start sorts the items by (offset, id), each once: engines name an item again for
+// every block that it touches, and the longest of those covers the others.
 func (w *mediaWalk) start(media []Media, s *scratch) {
 	w.media, w.next = media, 0
 	s.order, s.active = s.order[:0], s.active[:0]
@@ -93,7 +94,10 @@ func (w *mediaWalk) start(media []Media, s *scratch) {
 	}
 	slices.SortFunc(s.order, func(a, b int32) int {
 		x, y := &media[a], &media[b]
-		return cmp.Or(cmp.Compare(x.Offset, y.Offset), cmp.Compare(x.ID, y.ID))
+		return cmp.Or(cmp.Compare(x.Offset, y.Offset), cmp.Compare(x.ID, y.ID), cmp.Compare(y.Length, x.Length))
+	})
+	s.order = slices.CompactFunc(s.order, func(a, b int32) bool {
+		return media[a].Offset == media[b].Offset && media[a].ID == media[b].ID
 	})
 }
 
@@ -114,13 +118,8 @@ func (w *mediaWalk) record(lo, hi int, s *scratch) []byte {
 		return nil
 	}
 	rec, n := append(s.rec[:0], tagMedia, 0, 0, 0, 0), uint32(0)
-	for j, i := range s.active {
+	for _, i := range s.active {
 		m := &w.media[i]
-		if j > 0 {
-			if p := &w.media[s.active[j-1]]; p.Offset == m.Offset && p.ID == m.ID {
-				continue
-			}
-		}
 		rec = binary.LittleEndian.AppendUint32(rec, uint32(len(m.ID)))
 		rec = append(rec, m.ID...)
 		rec = append(rec, 0, 0, 0)[:len(rec)+(-len(m.ID)&3)]
