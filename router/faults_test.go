@@ -83,7 +83,7 @@ func TestR3AbortReturnsBookingOnce(t *testing.T) {
 			require.Equal(t, 2, r.Outstanding(slotOf(1)))
 			calls(l)
 			after := r.Stats().Workers[0]
-			before.Picks, before.Done = after.Picks, after.Done
+			before.Picks, before.Done, before.Blocks = after.Picks, after.Done, after.Blocks
 			require.Equal(t, before, after)
 			other.Done(nil)
 			requireEmpty(t, r)

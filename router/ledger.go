@@ -49,6 +49,7 @@ type worker struct {
 	group                     firstGroup
 
 	picks, done, failed uint64
+	blocks, matched     uint64 // of the picks: complete ones, and those known to be there
 }
 
 // strangers is what the engine's last report has beyond this router's ledger.

@@ -370,6 +370,11 @@ func (r *Router) assign(l *Lease, req *Request, best int, scores []float64) {
 	_, d.LoadAge, _ = v.Load(best)
 	v.alternates(d, &e, best, scores)
 
+	w.blocks += uint64(v.complete)
+	for _, n := range d.Reused {
+		w.matched += uint64(n)
+	}
+
 	held := v.Held(best)
 	b := &l.b
 	b.tokens, b.private = v.tokens, v.blocks-v.complete+1

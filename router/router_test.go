@@ -233,6 +233,9 @@ func TestDecisionExplains(t *testing.T) {
 	require.Zero(t, d.Cost.Load)
 	require.InDelta(t, d.Score, d.Cost.Total, 0)
 	require.Positive(t, d.Cost.Queue)
+	ws := r.Stats().Workers
+	require.Equal(t, []uint64{2, 8 + 10, 6 + 6}, []uint64{ws[0].Picks, ws[0].Blocks, ws[0].Matched})
+	require.Zero(t, ws[1].Blocks+ws[1].Matched)
 
 	// A whole prompt held: its last token is computed all the same.
 	d = mustPick(t, r, &Request{Chain: chain[:2], Tokens: 32, Only: []kvindex.Slot{slotOf(1)}}).Decision()

@@ -48,14 +48,18 @@ type Stats struct {
 type WorkerStats struct {
 	Worker
 	Picks, Done, Failed uint64
-	Outstanding         int
-	Decoding            int
-	Pending             int           // without a first token
-	PendingTokens       int           // to compute for them
-	Queue               time.Duration // expected until they are through
-	PromptTokens        int           // of the outstanding requests
-	ActiveBlocks        int           // distinct complete blocks of theirs
-	PrivateBlocks       int           // their other blocks
+	// Blocks is the number of complete prompt blocks of the picks, and Matched that
+	// of those which the index knew to be there in some tier. A worker at work of
+	// which nothing ever matches may be one whose events go astray.
+	Blocks, Matched uint64
+	Outstanding     int
+	Decoding        int
+	Pending         int           // without a first token
+	PendingTokens   int           // to compute for them
+	Queue           time.Duration // expected until they are through
+	PromptTokens    int           // of the outstanding requests
+	ActiveBlocks    int           // distinct complete blocks of theirs
+	PrivateBlocks   int           // their other blocks
 
 	// HasLoad says that the engine has reported; Stale that it did too long ago.
 	HasLoad, Stale bool
@@ -133,6 +137,7 @@ func (r *Router) Stats() Stats {
 		s.GoneLeases -= w.outstanding
 		ws := WorkerStats{
 			Worker: w.Worker, Picks: w.picks, Done: w.done, Failed: w.failed,
+			Blocks: w.blocks, Matched: w.matched,
 			Outstanding: w.outstanding, Decoding: w.decoding,
 			Pending: w.pending, PendingTokens: w.pendTok, Queue: seconds(w.queue(now)),
 			PromptTokens: w.promptTokens, ActiveBlocks: w.active, PrivateBlocks: w.private,
