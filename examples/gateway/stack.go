@@ -210,7 +210,7 @@ func (g *gateway) workersOnPage() []page.Worker {
 	}
 	var out []page.Worker
 	for _, w := range s.fleet.Workers() {
-		p := page.Worker{Name: w.Name, URL: redacted(w.URL), State: "up", Requests: picks[w.Name], Events: "none"}
+		p := page.Worker{Name: w.Name, URL: redacted(w.URL), State: "up", Why: w.Warning, Requests: picks[w.Name], Events: "none"}
 		switch {
 		case !w.Up:
 			p.State, p.Events = "down", ""

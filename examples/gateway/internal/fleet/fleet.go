@@ -6,7 +6,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +51,9 @@ func New(opts *Options) (*Fleet, error) {
 	}
 	f := &Fleet{opts: o, index: index, router: r, members: map[string]*member{}, change: make(chan struct{}), gate: make(chan struct{}, 4)}
 	f.sizes.Store(&map[kvindex.Slot]int{})
+	if o.Pool.Guess == nil { // of engines that do not say what they hold
+		o.Pool.Guess = index
+	}
 	if f.pool, err = pool.New(r, &o.Pool); err != nil {
 		return nil, err
 	}
@@ -187,6 +189,11 @@ func (f *Fleet) down(w discovery.Worker, err error) {
 func (f *Fleet) update() {
 	f.order.Lock()
 	defer f.order.Unlock()
+	f.updateOrdered()
+}
+
+// updateOrdered is update under f.order.
+func (f *Fleet) updateOrdered() {
 	f.mu.Lock()
 	var list []pool.Worker
 	var models []engine.Model
@@ -207,7 +214,7 @@ func (f *Fleet) update() {
 			sizes[r.slot] = r.block
 			list = append(list, pool.Worker{
 				Worker: router.Worker{Slot: r.slot, Name: name, Role: role, KVBlocks: r.kvBlocks, Draining: m.info.Draining},
-				Engine: m.worker, Ranks: len(m.ranks), Rank: r.rank,
+				Engine: m.worker, Ranks: len(m.ranks), Rank: r.rank, Events: r.sub != nil,
 			})
 		}
 		models = append(models, m.probe.Models...)
@@ -251,93 +258,6 @@ func (f *Fleet) Wait(ctx context.Context, n int) error {
 		}
 		select {
 		case <-change:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// A Status is one worker as the fleet sees it.
-type Status struct {
-	Name, URL string
-	Up        bool
-	Draining  bool
-	Err       error    // why it is not up, nil if it is or was not asked yet
-	Missing   []string // what the engine was not started with
-	Load      engine.Load
-	// Queries and Hits are prompt tokens looked up and found since it came up.
-	Queries, Hits float64
-	Slots         []kvindex.Slot
-	// Blocks is what the index holds of it, in index blocks by tier; it means
-	// something with HasEvents.
-	Blocks [kvindex.Tiers]int
-	// Events is the state of the stream that lags most, valid with HasEvents.
-	Events    kvindex.StreamState
-	HasEvents bool
-	Messages  uint64 // of KV events
-	// Restored says that every rank with events was asked for what it held before
-	// and has answered. EventsErr is the last fault of a rank's event channel that
-	// does not stand, "" if all stand.
-	Restored  bool
-	EventsErr string
-}
-
-// Workers tells how all workers of the fleet are, sorted by name.
-func (f *Fleet) Workers() []Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	out := make([]Status, 0, len(f.members))
-	for _, m := range f.members {
-		s := Status{
-			Name: m.info.Name, URL: m.info.Endpoints.HTTP, Up: m.up, Draining: m.info.Draining, Err: m.err,
-		}
-		if m.up {
-			s.Missing, s.Load = m.probe.Missing, m.merged
-			s.Queries, s.Hits = m.merged.Queries-m.since.Queries, m.merged.Hits-m.since.Hits
-			for _, r := range m.ranks {
-				s.Slots = append(s.Slots, r.slot)
-				for t, n := range f.index.Held(r.slot) {
-					s.Blocks[t] += n
-				}
-				if r.sub == nil {
-					continue
-				}
-				st := kvindex.StreamState(r.state.Load())
-				if !s.HasEvents || st == kvindex.StreamGap || st == kvindex.StreamRestoring {
-					s.Events = st
-				}
-				sub := r.sub.Stats()
-				if !s.HasEvents {
-					s.HasEvents, s.Restored = true, true
-				}
-				s.Restored = s.Restored && r.asked.Load()
-				s.Messages += sub.Messages
-				if !sub.Connected && sub.Failures > 0 {
-					s.EventsErr = sub.LastError
-				}
-			}
-		}
-		out = append(out, s)
-	}
-	slices.SortFunc(out, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
-	return out
-}
-
-// Synced returns when every worker that is up and has events was asked for what it
-// held before, has answered, and is neither restoring nor behind a gap, or when ctx
-// ends. A worker whose event channel cannot be had is not waited for.
-func (f *Fleet) Synced(ctx context.Context) error {
-	for {
-		behind := false
-		for _, s := range f.Workers() {
-			behind = behind || s.Up && s.HasEvents && s.EventsErr == "" &&
-				(!s.Restored || s.Events == kvindex.StreamGap || s.Events == kvindex.StreamRestoring)
-		}
-		if !behind {
-			return nil
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

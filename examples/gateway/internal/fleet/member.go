@@ -44,6 +44,9 @@ type rank struct {
 	block    int              // tokens of an engine block, 0 = not known
 	state    atomic.Int32     // kvindex.StreamState
 	asked    atomic.Bool      // the engine has told what it held before, or cannot
+	// connected is since when the event channel stands, Unix nanoseconds, 0 = it
+	// does not.
+	connected atomic.Int64
 }
 
 // run probes the worker, serves it while it answers, and starts again.
@@ -75,6 +78,7 @@ func (m *member) run(ctx context.Context) {
 func (m *member) once(ctx context.Context, told *bool) error {
 	pctx, cancel := context.WithTimeout(ctx, m.f.opts.ProbeTimeout)
 	probe, err := m.worker.Probe(pctx)
+	err = checked(pctx, "probe", m.f.opts.ProbeTimeout, err)
 	cancel()
 	if err != nil {
 		return err
@@ -92,7 +96,8 @@ func (m *member) once(ctx context.Context, told *bool) error {
 	if err != nil {
 		return err
 	}
-	defer m.detach(ranks)
+	failed := false
+	defer func() { m.detach(ranks, failed) }()
 	m.f.mu.Lock()
 	m.up, m.err, m.probe, m.ranks, m.seen = true, nil, probe, ranks, false
 	info := m.info
@@ -101,7 +106,9 @@ func (m *member) once(ctx context.Context, told *bool) error {
 	if h := m.f.opts.Hooks.Up; h != nil {
 		h(info, probe)
 	}
-	return m.watch(ctx, ranks)
+	err = m.watch(ctx, ranks)
+	failed = ctx.Err() == nil // not called off by discovery
+	return err
 }
 
 // maxSized bounds the blocks that a rank's part of the index is sized for on its
@@ -139,8 +146,14 @@ func (m *member) attach(ctx context.Context, wg *sync.WaitGroup, probe *vllm.Pro
 		})
 		if err == nil {
 			r.sub, err = src.NewSubscriber(&vllm.SubscriberOptions{Gate: m.f.gate, Hooks: vllm.SubscriberHooks{
-				Connected: func() { r.asked.Store(r.asked.Load() || src.Replay == "") },
-				Replayed:  func(uint64, int, error) { r.asked.Store(true) },
+				Connected: func() {
+					r.connected.Store(time.Now().UnixNano())
+					if src.Replay == "" {
+						r.asked.Store(true)
+					}
+				},
+				Disconnected: func(error) { r.connected.Store(0) },
+				Replayed:     func(uint64, int, error) { r.asked.Store(true) },
 			}})
 		}
 		if err != nil {
@@ -179,12 +192,22 @@ func eventSources(w discovery.Worker, probe *vllm.Probe) ([]vllm.EventSource, er
 }
 
 // detach takes the worker from the router's list and then its blocks from the
-// index.
-func (m *member) detach(ranks []*rank) {
+// index. Of a worker that failed, requests that have not begun move elsewhere; one
+// that is only no longer listed may end them.
+func (m *member) detach(ranks []*rank, failed bool) {
+	m.f.order.Lock() // so that no other update lists it again between
 	m.f.mu.Lock()
 	m.up, m.ranks = false, nil
 	m.f.mu.Unlock()
-	m.f.update()
+	if failed {
+		var slots []kvindex.Slot
+		for _, r := range ranks {
+			slots = append(slots, r.slot)
+		}
+		m.f.pool.Fail(slots...)
+	}
+	m.f.updateOrdered()
+	m.f.order.Unlock()
 	m.release(ranks)
 	m.worker.Close()
 }
@@ -220,17 +243,48 @@ func (m *member) watch(ctx context.Context, ranks []*rank) error {
 	}
 }
 
+// A checkError is a check that failed.
+type checkError struct {
+	check string
+	limit time.Duration // that ran out, 0 = it did not
+	err   error
+}
+
+// Error names the check.
+func (e *checkError) Error() string {
+	if e.limit > 0 {
+		return fmt.Sprintf("%s: no answer in %v", e.check, e.limit)
+	}
+	return e.check + ": " + e.err.Error()
+}
+
+// Unwrap is what the engine's client said.
+func (e *checkError) Unwrap() error { return e.err }
+
+// checked names the check in its error, if there is one. ctx is the check's own,
+// which ends after limit.
+func checked(ctx context.Context, check string, limit time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		limit = 0
+	}
+	return &checkError{check, limit, err}
+}
+
 // look asks once. An engine without usable metrics is asked for its health.
 func (m *member) look(ctx context.Context, ranks []*rank) error {
-	ctx, cancel := context.WithTimeout(ctx, m.f.opts.CheckTimeout)
+	limit := m.f.opts.CheckTimeout
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	loads, err := m.worker.Load(ctx)
 	if err != nil {
 		var e *engine.Error
 		if errors.As(err, &e) && e.Status == 404 {
-			return m.worker.Health(ctx)
+			return checked(ctx, "health", limit, m.worker.Health(ctx))
 		}
-		return err
+		return checked(ctx, "metrics", limit, err)
 	}
 	for i, r := range ranks {
 		if i < len(loads) && (loads[i].HasQueue || loads[i].HasKV) {

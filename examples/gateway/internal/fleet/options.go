@@ -15,7 +15,7 @@ import (
 // options work.
 type Options struct {
 	// Router and Pool set up the router and the pool. Their BlockTokens are
-	// BlockTokens.
+	// BlockTokens, and without another Guess the pool's is the index.
 	Router router.Options
 	Pool   pool.Options
 	// BlockTokens is the number of tokens of an index block; 0 means 16. Engine
@@ -33,6 +33,10 @@ type Options struct {
 	// ProbeTimeout bounds a probe, ProbeEvery is the time between two of a worker
 	// that does not answer. 0 means 10 s and 1 s.
 	ProbeTimeout, ProbeEvery time.Duration
+
+	// WarnAfter is how long an event channel may stand without a word, while
+	// requests are answered, before Status.Warning names it; 0 means 10 s.
+	WarnAfter time.Duration
 
 	// SweepEvery is the time between two sweeps of the index, which give back the
 	// memory of workers that left; 0 means 5 s.
@@ -67,6 +71,7 @@ func (o *Options) withDefaults() Options {
 	def(&c.CheckTimeout, 2*time.Second)
 	def(&c.ProbeTimeout, 10*time.Second)
 	def(&c.ProbeEvery, time.Second)
+	def(&c.WarnAfter, 10*time.Second)
 	def(&c.SweepEvery, 5*time.Second)
 	if c.BlockTokens == 0 {
 		c.BlockTokens = 16
@@ -90,7 +95,7 @@ func (o *Options) validate() error {
 		{"BlockTokens", int64(o.BlockTokens)}, {"MaxIndexBytes", o.MaxIndexBytes}, {"LoadEvery", int64(o.LoadEvery)},
 		{"CheckTimeout", int64(o.CheckTimeout)}, {"FailAfter", int64(o.FailAfter)},
 		{"ProbeTimeout", int64(o.ProbeTimeout)}, {"ProbeEvery", int64(o.ProbeEvery)},
-		{"SweepEvery", int64(o.SweepEvery)},
+		{"WarnAfter", int64(o.WarnAfter)}, {"SweepEvery", int64(o.SweepEvery)},
 	} {
 		if f.v < 0 {
 			errs = append(errs, fmt.Errorf("fleet: Options.%s is %d, must not be negative", f.name, f.v))
