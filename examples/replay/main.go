@@ -2,7 +2,7 @@
 // library's own router and index, before simulated engines, and prints what
 // each routing policy makes of it.
 //
-//	go run ./examples/replay -trace conversation_trace.jsonl.gz -workers 8 -load 0.95
+//	go run ./examples/replay -trace conversation_trace.jsonl -workers 8 -load 0.95
 //
 // Time is simulated: an hour of trace takes a second or two. The same seed gives
 // the same bytes. A block is the trace's 512 tokens, and the first 15 % of the
@@ -54,6 +54,17 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	fs := flag.NewFlagSet("replay", flag.ContinueOnError)
 	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprint(stderr, `Plays a whole request trace in virtual time through the router and index, before
+simulated engines, and prints what each policy makes of it. The first 15 % of the
+requests fill the caches and are not counted.
+
+  go run ./examples/replay -trace conversation_trace.jsonl -load 0.95
+  go run ./examples/replay -trace t.jsonl.gz -policies 'expected,dynamo:w=4,llmd:q=1;k=1;p=2;exact=1' -tier hbm
+
+`)
+		fs.PrintDefaults()
+	}
 	fs.StringVar(&o.trace, "trace", "", "trace file in Mooncake form, .jsonl or .jsonl.gz (required)")
 	pol := fs.String("policies", defaultPolicies, "policies to compare, comma separated, options after a colon:\nexpected,dynamo:w=4,llmd:exact=1 (known: "+strings.Join(router.PolicyNames(), ", ")+")")
 	fs.IntVar(&o.workers, "workers", 8, "number of engines")
@@ -138,7 +149,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if capacity > 0 {
 		fmt.Fprintf(stderr, " (capacity %.3f)", capacity)
 	}
-	fmt.Fprintln(stderr)
+	fmt.Fprintf(stderr, "; the first %.0f %% are not counted\n", 100*warmShare)
 
 	load := o.load
 	if o.rate > 0 {

@@ -136,9 +136,12 @@ func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8080", "address to serve on")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: routeronly [-listen ADDRESS] http://backend:port ...")
+	}
 	flag.Parse()
 	if flag.NArg() == 0 {
-		fmt.Fprintln(os.Stderr, "usage: routeronly [-listen ADDRESS] http://backend:port ...")
+		flag.Usage()
 		os.Exit(2)
 	}
 	g, err := newGateway(flag.Args())
