@@ -234,7 +234,7 @@ func TestFaultsAreOneLine(t *testing.T) {
 	good := `{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}` + "\n"
 	for args, want := range map[string]string{
 		"-listen " + taken.Addr().String():                          "gateway: " + taken.Addr().String() + " is in use: choose another address with -listen",
-		"-listen 127.0.0.1:0 -engine vllm=http://" + nobody:         "gateway: engine " + nobody + " at http://" + nobody + ": engine: unreachable",
+		"-listen 127.0.0.1:0 -engine vllm=http://" + nobody:         "gateway: engine " + nobody + " at http://" + nobody + ": probe: engine: unreachable",
 		"-trace " + write("bad.jsonl", good+"\n{oops\n"):            "bad.jsonl: line 3: invalid character",
 		"-trace " + write("empty.jsonl", ""):                        "empty.jsonl: the trace is empty",
 		"-trace " + dir + "/none.jsonl":                             "none.jsonl: no such file",
