@@ -281,7 +281,7 @@ func (m *member) look(ctx context.Context, ranks []*rank) error {
 	loads, err := m.worker.Load(ctx)
 	if err != nil {
 		var e *engine.Error
-		if errors.As(err, &e) && e.Status == 404 {
+		if errors.Is(err, vllm.ErrNoMetrics) || errors.As(err, &e) && e.Status == 404 {
 			return checked(ctx, "health", limit, m.worker.Health(ctx))
 		}
 		return checked(ctx, "metrics", limit, err)
