@@ -87,7 +87,8 @@ func New(opts *Options) (*Index, error) {
 	return x, nil
 }
 
-// Scheme is the scheme of the hashes that the index is told and asked about.
+// Scheme is the scheme of the hashes that the index is told and asked about, as
+// Options.Scheme gave it.
 func (x *Index) Scheme() block.Scheme { return x.opts.Scheme }
 
 // BlockTokens is the number of tokens of a block.

@@ -37,13 +37,15 @@ type Options struct {
 	// same blocks.
 	MaxBytes int64
 
-	// Scheme names the hash function of the blocks. The index only carries it,
-	// so that a mismatch between the parts of a program can be seen. Empty means
-	// block.SchemeBLAKE3.
+	// Scheme names the hash function of the blocks, one that package block knows.
+	// The index only carries it, so that a mismatch between the parts of a program
+	// is seen: engine/pool refuses a router whose index has another one. Empty
+	// means block.SchemeBLAKE3.
 	Scheme block.Scheme
 
-	// BlockTokens is the number of tokens of a block, carried like Scheme; 0
-	// means 16.
+	// BlockTokens is the number of tokens of a block, at most
+	// block.MaxBlockTokens, carried like Scheme: router and engine/pool refuse an
+	// index of another size than theirs. 0 means 16.
 	BlockTokens int
 }
 
@@ -51,13 +53,17 @@ type Options struct {
 func (o *Options) complete() error {
 	var errs []error
 	if o.MaxBytes != 0 && o.MaxBytes < MinBytes {
-		errs = append(errs, fmt.Errorf("kvindex: Options.MaxBytes is %d, must be 0 or at least %d", o.MaxBytes, MinBytes))
+		errs = append(errs, fmt.Errorf("kvindex: Options.MaxBytes is %d, want at least %d, or 0 for no limit", o.MaxBytes, MinBytes))
 	}
-	if o.BlockTokens < 0 {
-		errs = append(errs, fmt.Errorf("kvindex: Options.BlockTokens is %d, must not be negative", o.BlockTokens))
+	if o.BlockTokens < 0 || o.BlockTokens > block.MaxBlockTokens {
+		errs = append(errs, fmt.Errorf("kvindex: Options.BlockTokens is %d, want 1 to %d, or 0 for 16", o.BlockTokens, block.MaxBlockTokens))
 	}
 	if o.Scheme == "" {
 		o.Scheme = block.SchemeBLAKE3
+	}
+	if !o.Scheme.Known() {
+		errs = append(errs, fmt.Errorf("kvindex: Options.Scheme is %q, want %q or %q, or nothing for the first: %w",
+			o.Scheme, block.SchemeBLAKE3, block.SchemeDynamo, block.ErrScheme))
 	}
 	if o.BlockTokens == 0 {
 		o.BlockTokens = 16
