@@ -38,7 +38,12 @@ type Worker struct {
 
 // A Load is what an engine reported about itself; the router keeps it apart
 // from its own ledger. Unknown is not zero: a figure counts only when its Has
-// field is set.
+// field is set. It is the part of engine.Load, of package engine, that a router
+// uses, and its fields are called the same; to hand a rank's report over, copy
+// them one by one:
+//
+//	r.Report(slot, router.Load{At: l.At, Running: l.Running, Waiting: l.Waiting,
+//		HasQueue: l.HasQueue, KVUsage: l.KVUsage, HasKV: l.HasKV})
 type Load struct {
 	// At is when the engine said it; zero = when it is handed to the router.
 	At time.Time
@@ -53,8 +58,9 @@ type Load struct {
 
 // A Request is what a pick needs to know. The router does not keep or change it.
 type Request struct {
-	// Chain holds the hashes of the complete prompt blocks, in order. nil = nothing
-	// is known of the prompt but its length.
+	// Chain holds the hashes of the complete prompt blocks, in order; more than
+	// Tokens has room for are malformed. nil = nothing is known of the prompt but
+	// its length.
 	Chain []block.Hash
 	// Tokens is the length of the prompt; 0 = that of the chain. A request of more
 	// than 2^26 tokens, or of a chain of as many, is malformed.
@@ -72,7 +78,9 @@ type Request struct {
 	Only, Not []kvindex.Slot
 	Role      Role
 	// Quiet says that the caller will not see the first token, because the answer
-	// does not stream: the ledger then assumes when it is out, see quiet.go. Tell
-	// the lease the tokens of the whole answer by Output.
+	// does not stream. The ledger then assumes that it is out when the request has
+	// headed its worker's queue for as long as its prefill was expected to take, or
+	// when a request booked later has its own. Tell the lease the tokens of the
+	// whole answer by Output.
 	Quiet bool
 }

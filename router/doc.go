@@ -65,7 +65,10 @@
 //
 // Seconds come from a small model of an engine step, [Timing]. Unless
 // [Options.FixedTiming] is set, its constants are learned from first tokens and
-// completions by weighted least squares, see learn.go.
+// completions by least squares: rows are divided by the time seen, those that miss
+// by far count less, older ones fade over some 2,000, and every 100 the constants
+// are renewed. None becomes negative, and what a pool never shows stays near where
+// it began.
 //
 // # Limits
 //

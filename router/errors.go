@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Reasons why a pick was refused, for errors.Is. Each comes wrapped in a
-// [*RejectError].
+// Reasons why a sound request was given no worker, for errors.Is. Each comes
+// wrapped in a [*RejectError].
 var (
 	// ErrNoWorker: the router has no workers at all.
 	ErrNoWorker = errors.New("router: no worker")
@@ -23,7 +23,11 @@ var (
 	ErrVetoed = errors.New("router: policy refuses all workers")
 	// ErrDeadline: the request's deadline had passed when it was to be placed.
 	ErrDeadline = errors.New("router: deadline passed")
+)
 
+// Faults of what the router was given, for errors.Is. They come wrapped in a text
+// that names the field, never in a [*RejectError].
+var (
 	// ErrRequest: the request is malformed; nothing was counted against a worker.
 	ErrRequest = errors.New("router: bad request")
 	// ErrWorkers: a list of workers is inconsistent; the old one stays in use.

@@ -40,8 +40,8 @@ func ExampleNew() {
 	_, err := router.New(nil, &router.Options{BlockTokens: -16, TPOTTarget: -time.Second})
 	fmt.Println(err)
 	// Output:
-	// router: Options.BlockTokens is -16, want 1 to 65536
-	// router: Options.TPOTTarget is -1s, want > 0
+	// router: Options.BlockTokens is -16, want 1 to 65536, or 0 for the index's
+	// router: Options.TPOTTarget is -1s, want > 0, or 0 for 50 ms
 }
 
 func ExampleRouter_Pick() {

@@ -109,11 +109,24 @@ func TestHugeRequests(t *testing.T) {
 	l := mustPick(t, r, &Request{Tokens: maxTokens, MaxTokens: math.MaxInt})
 	require.False(t, math.IsInf(l.Decision().Cost.Total, 0) || math.IsNaN(l.Decision().Cost.Total))
 	l.Done(nil)
-	// A chain that is longer than the prompt it is said to be of.
-	l = mustPick(t, r, &Request{Tokens: 1, Chain: chainOf(1, 100)})
-	require.Equal(t, 1, l.Decision().Tokens)
-	require.GreaterOrEqual(t, l.Decision().Cost.Total, 0.0)
-	l.Done(nil)
+	requireEmpty(t, r)
+}
+
+// A chain of more blocks than the prompt has room for is malformed; nothing is
+// booked for it.
+func TestChainLongerThanPrompt(t *testing.T) {
+	r, _ := newTestRouter(t, 1, nil, Options{})
+	_, err := r.Pick(&Request{Tokens: 5, Chain: chainOf(1, 10)})
+	require.ErrorIs(t, err, ErrRequest)
+	require.EqualError(t, err, "router: bad request: Chain has 10 blocks, want at most 0, as Tokens is 5 and a block has 16")
+	_, err = r.Pick(&Request{Tokens: 159, Chain: chainOf(1, 10)})
+	require.ErrorContains(t, err, "Chain has 10 blocks, want at most 9")
+	requireEmpty(t, r)
+	for _, tokens := range []int{0, 160, 161} {
+		l := mustPick(t, r, &Request{Tokens: tokens, Chain: chainOf(1, 10)})
+		require.Equal(t, 10, l.Decision().Blocks)
+		l.Done(nil)
+	}
 	requireEmpty(t, r)
 }
 

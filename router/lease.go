@@ -39,7 +39,8 @@ const (
 // Slot is where to send the request.
 func (l *Lease) Slot() kvindex.Slot { return l.dec.Slot }
 
-// Decision says why. It is read-only and valid until Done.
+// Decision says why the request goes to Slot. It is read-only and valid until
+// Done.
 func (l *Lease) Decision() *Decision { return &l.dec }
 
 // FirstToken notes that the first output token has come: the prefill is done and

@@ -17,7 +17,9 @@ type Options struct {
 	// (RoundRobin, LLMD) must not be shared between routers.
 	Policy Policy
 	// BlockTokens is the number of tokens of one block of Request.Chain and of the
-	// index, at most block.MaxBlockTokens; 0 = 16.
+	// index, at most block.MaxBlockTokens. 0 = what the index says by a method
+	// BlockTokens() int, as *kvindex.Index has one, else 16. New refuses another
+	// number than the index's.
 	BlockTokens int
 	// Rand draws ties; nil = math/rand/v2. It is called under the router's mutex.
 	Rand func() uint64
@@ -90,20 +92,32 @@ type Outcome struct {
 	PredictedTTFT, TTFT time.Duration
 	// Total is the time from pick to end.
 	Total time.Duration
-	// Tokens is the number of output tokens reported by Lease.Tokens.
+	// Tokens is the number of output tokens reported by Lease.Tokens and
+	// Lease.Output.
 	Tokens int
 	// CachedTokens is what the engine said it reused, -1 = unknown; Decision.Hit is
 	// what was expected.
 	CachedTokens int
 }
 
-func (o *Options) withDefaults() Options {
+// indexTokens is the block size that an index says it has, 0 when it says none.
+func indexTokens(index Index) int {
+	if x, ok := index.(interface{ BlockTokens() int }); ok {
+		return x.BlockTokens()
+	}
+	return 0
+}
+
+func (o *Options) withDefaults(index Index) Options {
 	var c Options
 	if o != nil {
 		c = *o
 	}
 	if c.Policy == nil {
 		c.Policy = Expected{}
+	}
+	if c.BlockTokens == 0 {
+		c.BlockTokens = indexTokens(index)
 	}
 	if c.BlockTokens == 0 {
 		c.BlockTokens = 16
@@ -138,27 +152,30 @@ func (o *Options) withDefaults() Options {
 	return c
 }
 
-// validate lists everything that is wrong.
-func (o *Options) validate() error {
+// validate lists everything that is wrong, by itself or beside the index.
+func (o *Options) validate(index Index) error {
 	var errs []error
 	bad := func(ok bool, format string, args ...any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("router: Options."+format, args...))
 		}
 	}
-	bad(o.BlockTokens > 0 && o.BlockTokens <= block.MaxBlockTokens, "BlockTokens is %d, want 1 to %d", o.BlockTokens, block.MaxBlockTokens)
+	bad(o.BlockTokens > 0 && o.BlockTokens <= block.MaxBlockTokens, "BlockTokens is %d, want 1 to %d, or 0 for the index's", o.BlockTokens, block.MaxBlockTokens)
+	if n := indexTokens(index); n != 0 && o.BlockTokens > 0 {
+		bad(n == o.BlockTokens, "BlockTokens is %d, but the index has blocks of %d", o.BlockTokens, n)
+	}
 	if err := o.Timing.check(); err != nil {
 		errs = append(errs, err)
 	}
 	for t, v := range o.TierLoad {
 		bad(v >= 0 && v <= maxSeconds, "TierLoad[%v] is %v, want 0 to %v seconds", kvindex.Tier(t), v, maxSeconds)
 	}
-	bad(o.TPOTTarget > 0, "TPOTTarget is %v, want > 0", o.TPOTTarget)
-	bad(o.OutputMean >= 0 && o.OutputMean <= maxTokens, "OutputMean is %v, want 0 to %d", o.OutputMean, maxTokens)
-	bad(o.ReportMaxAge > 0, "ReportMaxAge is %v, want > 0", o.ReportMaxAge)
-	bad(o.FailurePause > 0, "FailurePause is %v, want > 0", o.FailurePause)
-	bad(o.Limits.Outstanding >= 0, "Limits.Outstanding is %d, want >= 0", o.Limits.Outstanding)
-	bad(o.Limits.Waiting >= 0, "Limits.Waiting is %d, want >= 0", o.Limits.Waiting)
-	bad(o.Limits.KVUsage >= 0 && o.Limits.KVUsage <= 1, "Limits.KVUsage is %v, want 0 to 1", o.Limits.KVUsage)
+	bad(o.TPOTTarget > 0, "TPOTTarget is %v, want > 0, or 0 for 50 ms", o.TPOTTarget)
+	bad(o.OutputMean >= 0 && o.OutputMean <= maxTokens, "OutputMean is %v, want > 0 and at most %d, or 0 for 256", o.OutputMean, maxTokens)
+	bad(o.ReportMaxAge > 0, "ReportMaxAge is %v, want > 0, or 0 for 10 s", o.ReportMaxAge)
+	bad(o.FailurePause > 0, "FailurePause is %v, want > 0, or 0 for 1 s", o.FailurePause)
+	bad(o.Limits.Outstanding >= 0, "Limits.Outstanding is %d, want > 0, or 0 for no limit", o.Limits.Outstanding)
+	bad(o.Limits.Waiting >= 0, "Limits.Waiting is %d, want > 0, or 0 for no limit", o.Limits.Waiting)
+	bad(o.Limits.KVUsage >= 0 && o.Limits.KVUsage <= 1, "Limits.KVUsage is %v, want > 0 and at most 1, or 0 for no limit", o.Limits.KVUsage)
 	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stator-go/stator/kvindex"
+	"github.com/stator-go/stator/kvindex/block"
 )
 
 // A Router picks workers and keeps the ledger of what it sent them. It is safe
@@ -61,10 +62,11 @@ const roles = int(RoleDecode) + 1
 
 // New makes a router. A nil index is allowed: then nothing is known of the
 // workers' caches but what outstanding requests are putting there. Errors list
-// every fault of the options.
+// every fault of the options. An index that tells its block size, as
+// *kvindex.Index does, must have that of the options.
 func New(index Index, opts *Options) (*Router, error) {
-	o := opts.withDefaults()
-	if err := o.validate(); err != nil {
+	o := opts.withDefaults(index)
+	if err := o.validate(index); err != nil {
 		return nil, err
 	}
 	r := &Router{
@@ -86,6 +88,19 @@ func New(index Index, opts *Options) (*Router, error) {
 	r.view.r = r
 	r.resize(0)
 	return r, nil
+}
+
+// BlockTokens is the number of tokens of a block of the chains that Pick takes.
+func (r *Router) BlockTokens() int { return r.opts.BlockTokens }
+
+// Scheme is the hash function of the index's blocks, which that of the chains
+// must be too, when the index says it by a method Scheme() block.Scheme, as
+// *kvindex.Index has one. Empty means that it does not.
+func (r *Router) Scheme() block.Scheme {
+	if x, ok := r.index.(interface{ Scheme() block.Scheme }); ok {
+		return x.Scheme()
+	}
+	return ""
 }
 
 // clock is the time in seconds since the router was made, under the mutex. It
@@ -297,6 +312,8 @@ func (r *Router) check(q *Request) error {
 		return fmt.Errorf("%w: Tokens is %d, want at most %d", ErrRequest, q.Tokens, maxTokens)
 	case len(q.Chain) > maxTokens/r.opts.BlockTokens:
 		return fmt.Errorf("%w: Chain has %d blocks, want at most %d of %d tokens", ErrRequest, len(q.Chain), maxTokens/r.opts.BlockTokens, r.opts.BlockTokens)
+	case q.Tokens > 0 && len(q.Chain) > q.Tokens/r.opts.BlockTokens:
+		return fmt.Errorf("%w: Chain has %d blocks, want at most %d, as Tokens is %d and a block has %d", ErrRequest, len(q.Chain), q.Tokens/r.opts.BlockTokens, q.Tokens, r.opts.BlockTokens)
 	case int(q.Role) >= roles:
 		return fmt.Errorf("%w: unknown role %d", ErrRequest, q.Role)
 	}

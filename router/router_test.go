@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stator-go/stator/kvindex"
+	"github.com/stator-go/stator/kvindex/block"
 )
 
 func TestOptionsListAllFaults(t *testing.T) {
@@ -35,6 +36,45 @@ func TestOptionsListAllFaults(t *testing.T) {
 		r, err := New(nil, o)
 		require.NoError(t, err)
 		require.Equal(t, DefaultTiming(), r.Stats().Timing)
+	}
+}
+
+// cutIndex is an index that says how its blocks are cut.
+type cutIndex struct {
+	fakeIndex
+	tokens int
+}
+
+func (x cutIndex) BlockTokens() int { return x.tokens }
+
+// A router and its index must cut prompts alike, or nothing ever matches.
+func TestBlockTokensOfIndex(t *testing.T) {
+	x, err := kvindex.New(&kvindex.Options{BlockTokens: 32, Scheme: block.SchemeDynamo})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		index        Index
+		given, taken int
+		scheme       block.Scheme
+		fault        string
+	}{
+		{x, 0, 32, block.SchemeDynamo, ""},
+		{x, 32, 32, block.SchemeDynamo, ""},
+		{x, 64, 0, "", "router: Options.BlockTokens is 64, but the index has blocks of 32"},
+		{x, -1, 0, "", "router: Options.BlockTokens is -1, want 1 to 65536, or 0 for the index's"},
+		{cutIndex{tokens: 8}, 0, 8, "", ""},
+		{cutIndex{tokens: 8}, 16, 0, "", "router: Options.BlockTokens is 16, but the index has blocks of 8"},
+		{cutIndex{}, 0, 16, "", ""}, // it says nothing
+		{fakeIndex{}, 0, 16, "", ""},
+		{nil, 64, 64, "", ""},
+	} {
+		r, err := New(c.index, &Options{BlockTokens: c.given})
+		if c.fault != "" {
+			require.EqualError(t, err, c.fault)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.taken, r.BlockTokens())
+		require.Equal(t, c.scheme, r.Scheme())
 	}
 }
 

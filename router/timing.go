@@ -90,7 +90,7 @@ func (t *Timing) check() error {
 		}
 	}
 	if t.Chunk < 0 || t.Chunk > maxTokens {
-		errs = append(errs, fmt.Errorf("router: Options.Timing.Chunk is %d, want 0 to %d", t.Chunk, maxTokens))
+		errs = append(errs, fmt.Errorf("router: Options.Timing.Chunk is %d, want 1 to %d, or 0 for %d", t.Chunk, maxTokens, DefaultTiming().Chunk))
 	}
 	return errors.Join(errs...)
 }

@@ -8,9 +8,9 @@ import (
 )
 
 // A Policy gives every candidate a score; the smallest wins. Score must fill
-// dst, which has one entry per row of v. +Inf and NaN rule a row out. It is called under
-// the router's mutex: it must be quick, must not call the router or keep v, and
-// may keep state without a mutex of its own.
+// dst, which has one entry per row of v. +Inf and NaN rule a row out. Score is
+// called under the router's mutex: it must be quick, must not call the router or
+// keep v, and may keep state without a mutex of its own.
 type Policy interface {
 	Score(dst []float64, v *View, req *Request)
 }
@@ -66,7 +66,7 @@ func (v *View) Tokens() int { return v.tokens }
 // Complete is the number of complete blocks of the prompt, the length of its chain.
 func (v *View) Complete() int { return v.complete }
 
-// Blocks is the number of blocks of the prompt with an incomplete last one.
+// Blocks is the number of blocks of the prompt, an incomplete last one included.
 func (v *View) Blocks() int { return v.blocks }
 
 // BlockTokens is the number of tokens of a block.
@@ -97,24 +97,26 @@ func (v *View) hit(blocks int) int { return max(0, min(blocks*v.r.opts.BlockToke
 // Outstanding is the number of requests that this router has on row i.
 func (v *View) Outstanding(i int) int { return v.rows[i].outstanding }
 
-// Decoding is how many of them are past the first token.
+// Decoding is the number of outstanding requests on row i that are past their
+// first token.
 func (v *View) Decoding(i int) int { return v.rows[i].decoding }
 
-// PendingTokens is the number of tokens to compute of those that are not.
+// PendingTokens is the number of prompt tokens still to compute on row i: those of
+// the outstanding requests without a first token, less what they reuse.
 func (v *View) PendingTokens(i int) int { return v.rows[i].pendTok }
 
-// PromptTokens is the sum of the prompts of the outstanding requests.
+// PromptTokens is the sum of the prompts of the outstanding requests on row i.
 func (v *View) PromptTokens(i int) int { return v.rows[i].promptTokens }
 
-// UsedBlocks is the number of KV blocks that the outstanding requests hold;
-// shared ones count once.
+// UsedBlocks is the number of KV blocks that the outstanding requests on row i
+// hold; blocks that they share count once.
 func (v *View) UsedBlocks(i int) int { return v.rows[i].active + v.rows[i].private }
 
 // Queue is the seconds of prefill that wait on row i.
 func (v *View) Queue(i int) float64 { return v.rows[i].queue(v.now) }
 
-// Load is the last report of row i and its age; ok says that there is one that is
-// not stale.
+// Load is the last report of row i and its age; ok says that there is a report
+// and that it is not stale.
 func (v *View) Load(i int) (load Load, age time.Duration, ok bool) {
 	w := v.rows[i]
 	if !w.hasLoad {
