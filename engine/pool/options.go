@@ -14,10 +14,12 @@ import (
 
 // Options tunes a [Pool]. The zero value, and nil, are ready for use.
 type Options struct {
-	// BlockTokens is the number of tokens of a block, as in the router and the
-	// index. 0 means 16.
+	// BlockTokens is the number of tokens of a block, which must be that of the
+	// router and the index. 0 means theirs.
 	BlockTokens int
-	// Scheme of the hashes, as in the index. Empty means block.SchemeBLAKE3.
+	// Scheme of the hashes, which must be that of the router's index. Empty means
+	// the index's, or block.SchemeBLAKE3 when the router has no index or one that
+	// does not say.
 	Scheme block.Scheme
 	// Scope is what all requests have in common (Revision, Group). An empty Model
 	// is filled with the base model of each request; Adapter and Tenant always
@@ -111,22 +113,43 @@ func (o *Options) withDefaults() Options {
 	return c
 }
 
+// agree compares the block size and the scheme with the router's.
+func (o *Options) agree(r *router.Router) error {
+	var errs []error
+	if n := r.BlockTokens(); o.BlockTokens > 0 && o.BlockTokens != n {
+		errs = append(errs, fmt.Errorf("pool: Options.BlockTokens is %d, but the router has blocks of %d", o.BlockTokens, n))
+	}
+	if s := r.Scheme(); s != "" && o.Scheme.Known() && o.Scheme != s {
+		errs = append(errs, fmt.Errorf("pool: Options.Scheme is %q, but the router's index has %q: %w", o.Scheme, s, block.ErrScheme))
+	}
+	return errors.Join(errs...)
+}
+
 func (o *Options) validate() error {
 	var errs []error
 	for _, f := range []struct {
-		name string
-		v    int64
+		name   string
+		v      int64
+		preset string
 	}{
-		{"BlockTokens", int64(o.BlockTokens)}, {"MaxScopes", int64(o.MaxScopes)}, {"GuessBlocks", int64(o.GuessBlocks)},
-		{"MaxAttempts", int64(o.MaxAttempts)},
-		{"RetryBurst", int64(o.RetryBurst)}, {"TokenizeTimeout", int64(o.TokenizeTimeout)}, {"Backoff", int64(o.Backoff)},
+		{"BlockTokens", int64(o.BlockTokens), "the router's"},
+		{"MaxScopes", int64(o.MaxScopes), "1024"},
+		{"GuessBlocks", int64(o.GuessBlocks), "32768"},
+		{"MaxAttempts", int64(o.MaxAttempts), "3"},
+		{"RetryBurst", int64(o.RetryBurst), "256"},
 	} {
 		if f.v < 0 {
-			errs = append(errs, fmt.Errorf("pool: Options.%s is %d, must not be negative", f.name, f.v))
+			errs = append(errs, fmt.Errorf("pool: Options.%s is %d, want > 0, or 0 for %s", f.name, f.v, f.preset))
 		}
 	}
-	if !(o.RetryRatio >= 0 && o.RetryRatio <= 1) {
-		errs = append(errs, fmt.Errorf("pool: Options.RetryRatio is %v, must be from 0 to 1", o.RetryRatio))
+	if o.TokenizeTimeout < 0 {
+		errs = append(errs, fmt.Errorf("pool: Options.TokenizeTimeout is %v, want > 0, or 0 for 5 s", o.TokenizeTimeout))
+	}
+	if o.Backoff < 0 {
+		errs = append(errs, fmt.Errorf("pool: Options.Backoff is %v, want > 0, or 0 for 20 ms", o.Backoff))
+	}
+	if !(o.RetryRatio > 0 && o.RetryRatio <= 1) {
+		errs = append(errs, fmt.Errorf("pool: Options.RetryRatio is %v, want > 0 and at most 1, or 0 for 0.2", o.RetryRatio))
 	}
 	if o.Scope.Adapter != "" || o.Scope.Tenant != "" {
 		errs = append(errs, errors.New("pool: Options.Scope must leave Adapter and Tenant empty, requests bring them"))

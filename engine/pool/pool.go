@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,12 +116,22 @@ var (
 )
 
 // New makes a pool without workers. It sets the router's worker list, so a
-// router belongs to one pool.
+// router belongs to one pool. The pool must hash as the router's index does: New
+// refuses options that name another block size or scheme. Errors list every fault.
 func New(r *router.Router, opts *Options) (*Pool, error) {
 	if r == nil {
 		return nil, errors.New("pool: New needs a router")
 	}
-	return newPool(routed{r}, opts)
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	o.BlockTokens, o.Scheme = cmp.Or(o.BlockTokens, r.BlockTokens()), cmp.Or(o.Scheme, r.Scheme())
+	p, err := newPool(routed{r}, &o)
+	if err = errors.Join(err, o.agree(r)); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 func newPool(r chooser, opts *Options) (*Pool, error) {
