@@ -64,13 +64,13 @@ func (o *FileOptions) withDefaults() (FileOptions, error) {
 	}
 	var errs []error
 	if out.Interval < 0 {
-		errs = append(errs, fmt.Errorf("discovery: FileOptions.Interval is %v, must not be negative", out.Interval))
+		errs = append(errs, fmt.Errorf("discovery: FileOptions.Interval is %v, want > 0, or 0 for 1 s", out.Interval))
 	}
 	if out.Remind < 0 {
-		errs = append(errs, fmt.Errorf("discovery: FileOptions.Remind is %v, must not be negative", out.Remind))
+		errs = append(errs, fmt.Errorf("discovery: FileOptions.Remind is %v, want > 0, or 0 for 30 s", out.Remind))
 	}
 	if out.MaxBytes < 0 {
-		errs = append(errs, fmt.Errorf("discovery: FileOptions.MaxBytes is %d, must not be negative", out.MaxBytes))
+		errs = append(errs, fmt.Errorf("discovery: FileOptions.MaxBytes is %d, want > 0, or 0 for 4 MiB", out.MaxBytes))
 	}
 	if out.Interval == 0 {
 		out.Interval = time.Second

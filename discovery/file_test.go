@@ -184,9 +184,10 @@ func TestFileKinds(t *testing.T) {
 
 func TestFileOptions(t *testing.T) {
 	_, err := discovery.File("", &discovery.FileOptions{Interval: -1, Remind: -1, MaxBytes: -1})
-	for _, want := range []string{"path", "Interval", "Remind", "MaxBytes"} {
-		require.ErrorContains(t, err, want)
-	}
+	require.EqualError(t, err, `discovery: File: path is empty
+discovery: FileOptions.Interval is -1ns, want > 0, or 0 for 1 s
+discovery: FileOptions.Remind is -1ns, want > 0, or 0 for 30 s
+discovery: FileOptions.MaxBytes is -1, want > 0, or 0 for 4 MiB`)
 	_, err = discovery.File("x", nil)
 	require.NoError(t, err)
 }

@@ -78,7 +78,7 @@ func first(w *watch, want []discovery.Worker) error {
 		return fmt.Errorf("first update: %w", err)
 	}
 	if !u.Snapshot || u.Err != nil {
-		return fmt.Errorf("first update is no fresh snapshot: %+v", u)
+		return fmt.Errorf("first update is no fresh snapshot: %s", show(u))
 	}
 	return same(w, want)
 }
@@ -89,7 +89,7 @@ func same(w *watch, want []discovery.Worker) error {
 	if len(got) == 0 && len(want) == 0 || reflect.DeepEqual(got, want) {
 		return nil
 	}
-	return fmt.Errorf("workers are\n\t%+v, want\n\t%+v", got, want)
+	return errors.New(difference(got, want))
 }
 
 func emptySnapshot(s *Store, wait time.Duration) error {
@@ -115,7 +115,7 @@ func breakEnds(s *Store, wait time.Duration) error {
 		break
 	}
 	if ctx.Err() != nil {
-		return errors.New("no update, or no return after the loop broke off")
+		return errors.New("no update, or no return after the loop broke off, within the time that was given")
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func contextEnded(s *Store, wait time.Duration) error {
 	return w.stop()
 }
 
-// want puts and drops, then waits for the list.
+// changes puts and drops, and waits for the list each time.
 func changes(s *Store, wait time.Duration) error {
 	return run(s, wait, func(w *watch) error {
 		if err := first(w, workers(2)); err != nil {
@@ -185,7 +185,7 @@ func fieldChange(s *Store, wait time.Duration) error {
 			}
 			err := w.until("a change of "+step.name, func(discovery.Update) bool { return same(w, []discovery.Worker{now}) == nil })
 			if err != nil {
-				return err
+				return errors.Join(err, same(w, []discovery.Worker{now}))
 			}
 		}
 		return nil
@@ -202,7 +202,7 @@ func lateSequence(s *Store, wait time.Duration) error {
 			return fmt.Errorf("store: %w", err)
 		}
 		if err := a.until("a new worker", func(discovery.Update) bool { return same(a, workers(2)) == nil }); err != nil {
-			return err
+			return errors.Join(err, same(a, workers(2)))
 		}
 		return run(s, wait, func(b *watch) error { return first(b, workers(2)) })
 	})
@@ -291,7 +291,7 @@ func cutAtStart(s *Store, wait time.Duration) error {
 			return err
 		}
 		if u.Err == nil {
-			return fmt.Errorf("first update while the link is cut has no Err: %+v", u)
+			return fmt.Errorf("first update while the link is cut has no Err: %s", show(u))
 		}
 		if err := repair(); err != nil {
 			return fmt.Errorf("repair: %w", err)
