@@ -14,8 +14,9 @@ type Engine interface {
 	// Generate runs one request and yields chunks until the end. Breaking off
 	// the iteration, or cancelling ctx, must cancel the request on the engine at
 	// once. After a non-nil error nothing more is yielded. A sequence that ends
-	// without an error must have yielded a finish reason other than "abort" for
-	// every choice. Generate must not change or keep req or its body beyond the
+	// without an error must have yielded a finish reason other than "abort" and
+	// "error" for every choice, which are req.N for each of req.Prompts. Chunks
+	// either all have Raw or none has; see [Chunk]. Generate must not change or keep req or its body beyond the
 	// iteration, and must be safe for concurrent use.
 	Generate(ctx context.Context, req *Request) iter.Seq2[*Chunk, error]
 }
@@ -66,8 +67,9 @@ type Request struct {
 	Tokens []uint32
 	Media  []block.Media
 
-	// RawOnly says that the caller needs no Chunk.Text: an engine that relays
-	// Raw may leave it empty. Chunk.Tokens counts all the same.
+	// RawOnly says that the caller needs no Chunk.Text where there is Raw: an
+	// engine that relays Raw may leave it empty, one without Raw ignores RawOnly.
+	// Chunk.Tokens counts all the same.
 	RawOnly bool
 
 	// Deadline for the whole request; zero for none. An engine must not go on
@@ -79,25 +81,36 @@ type Request struct {
 
 // A Chunk is one piece of an answer. It and its slices are valid until the next
 // step of the iteration.
+//
+// An engine that has the answer's JSON, because it relays it, puts it into Raw,
+// and it reaches the client byte for byte. An engine that has none leaves Raw nil
+// in all its chunks: engine/openai's Handler then makes the JSON from Choice,
+// Text, TokenIDs, Finish and Usage, and such an engine yields the same chunks
+// whether the request streams or not. The first chunk that is not Hidden
+// decides, and a Part counts as one with Raw; an answer that mixes the two fails
+// with [ErrProtocol].
 type Chunk struct {
 	// Raw is the upstream event's JSON: one SSE data payload, or the whole body
-	// when the request does not stream. It is nil on a Part.
+	// when the request does not stream, of which there is exactly one then. It is
+	// nil on a Part, and on every chunk of an engine that has no JSON.
 	Raw []byte
 	// Part marks a chunk whose event carries several choices (an answer that
 	// does not stream with n > 1): one chunk a choice is yielded, and Raw comes
-	// with the last of them.
+	// with the last of them. It is for engines with Raw alone.
 	Part bool
 	// More says that another chunk is already there, so that a relay may put
 	// off its flush. It is a hint.
 	More bool
-	// Choice is the choice index, -1 when the chunk carries none.
+	// Choice is the choice index, -1 when the chunk carries none. With several
+	// prompts those of the first come first: prompt × n + choice.
 	Choice   int
 	TokenIDs []uint32
 	Text     string
 	// Tokens is the number of output tokens this chunk stands for as far as
 	// it can be told, at least 1 when it has text or ids.
 	Tokens int
-	// Finish is the choice's finish reason, "" while it goes on.
+	// Finish is the choice's finish reason ("stop", "length"), "" while it goes
+	// on. Nothing of the choice may come after it when there is no Raw.
 	Finish string
 	// Usage is set where the engine reported it.
 	Usage *Usage
@@ -120,7 +133,9 @@ type Tokenizer interface {
 }
 
 // Load is what an engine said about itself at one moment. Unknown is not zero:
-// a field whose Has flag is false was not reported.
+// a field whose Has flag is false was not reported. A router takes the
+// part of it that its own type router.Load has, fields of the same names; there
+// stands how to copy it.
 type Load struct {
 	At               time.Time
 	Running, Waiting int
