@@ -71,9 +71,9 @@ func (l *Lease) Tokens(n int) {
 	l.FirstToken()
 }
 
-// Output sets the number of output tokens, for a caller that learns of it at the
-// end only, or better than by counting. It says nothing of the time of the first
-// one. The last call counts.
+// Output sets the number of output tokens, for a caller that learns the number at the
+// end only, or better than by counting. It says nothing of when the first token
+// came. The last call counts.
 func (l *Lease) Output(n int) {
 	if n >= 0 {
 		l.tokens.Store(int64(min(n, maxTokens)))
