@@ -244,6 +244,7 @@ func (f *Fleet) Predict(d *router.Decision) int {
 // Wait returns when at least n workers are up.
 func (f *Fleet) Wait(ctx context.Context, n int) error {
 	for {
+		f.order.Lock() // who is up is in the router's list when nobody changes it
 		f.mu.Lock()
 		up := 0
 		for _, m := range f.members {
@@ -253,6 +254,7 @@ func (f *Fleet) Wait(ctx context.Context, n int) error {
 		}
 		change := f.change
 		f.mu.Unlock()
+		f.order.Unlock()
 		if up >= n {
 			return nil
 		}

@@ -98,11 +98,13 @@ func (m *member) once(ctx context.Context, told *bool) error {
 	}
 	failed := false
 	defer func() { m.detach(ranks, failed) }()
+	m.f.order.Lock() // up and listed are one step to whoever waits for it
 	m.f.mu.Lock()
 	m.up, m.err, m.probe, m.ranks, m.seen = true, nil, probe, ranks, false
 	info := m.info
 	m.f.mu.Unlock()
-	m.f.update()
+	m.f.updateOrdered()
+	m.f.order.Unlock()
 	if h := m.f.opts.Hooks.Up; h != nil {
 		h(info, probe)
 	}
