@@ -10,8 +10,9 @@
 //
 // An answer is a sequence of chunks. Chunks are not tokens: one may carry none
 // (a role, a fragment of a character) or several, so [Chunk.Tokens] counts
-// them. Each carries the upstream bytes in [Chunk.Raw], so that fields nobody
-// here knows survive a relay.
+// them. Those of an engine that relays carry the upstream bytes in [Chunk.Raw],
+// so that fields nobody here knows survive; those of any other engine carry text
+// and finish reasons, of which engine/openai makes the JSON.
 //
 // # Endings
 //

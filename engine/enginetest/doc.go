@@ -13,6 +13,9 @@
 // Run it with -race: some promises, such as not touching a request after its
 // iteration, show only there.
 //
+// An engine may bring its answer's JSON in Chunk.Raw or none at all; the suite
+// sees which and checks what holds for that one.
+//
 // # Limits
 //
 // The suite knows nothing of an answer's text. It waits for an engine to notice

@@ -88,6 +88,7 @@ func (h *Harness) idle(t *testing.T, in Instance) {
 // An answer is what a generation yielded, with memory of its own.
 type answer struct {
 	raws   [][]byte
+	form   form
 	text   map[int]string
 	tokens int
 	finish map[int]string
@@ -96,6 +97,15 @@ type answer struct {
 	hidden int
 	chunks int
 }
+
+// A form says whether an engine brings the JSON of its answer itself.
+type form uint8
+
+const (
+	formUnknown form = iota
+	formRaw
+	formPlain // chunks have no Raw: whoever serves them makes the JSON
+)
 
 // generate runs a request to its end and checks what holds for every answer.
 func generate(ctx context.Context, e engine.Engine, req *engine.Request) (*answer, error) {
@@ -150,8 +160,19 @@ func (a *answer) add(c *engine.Chunk, req *engine.Request) error {
 		return errors.New("a part carries Raw")
 	case !c.Part && c.Raw != nil && !json.Valid(c.Raw):
 		return fmt.Errorf("the bytes of a chunk are not JSON: %.100q", c.Raw)
-	case !c.Part && c.Raw == nil:
-		return errors.New("a chunk has no Raw: nothing can be relayed")
+	}
+	if !c.Hidden {
+		f := formPlain
+		if c.Part || c.Raw != nil {
+			f = formRaw
+		}
+		if a.form != formUnknown && a.form != f {
+			return errors.New("chunks with Raw and chunks without it in one answer")
+		}
+		a.form = f
+	}
+	if a.form == formPlain && c.Choice >= 0 && a.finish[c.Choice] != "" && (c.Text != "" || len(c.TokenIDs) > 0 || c.Finish != "") {
+		return fmt.Errorf("choice %d goes on after its finish", c.Choice)
 	}
 	if c.Raw != nil {
 		a.raws = append(a.raws, bytes.Clone(c.Raw))
@@ -188,6 +209,9 @@ func whole(t *testing.T, h *Harness, in Instance) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if a.form == formPlain {
+		return // in as many chunks as it likes
+	}
 	if len(a.raws) != 1 {
 		t.Fatalf("%d bodies for a request that does not stream", len(a.raws))
 	}
@@ -209,13 +233,14 @@ func choices(t *testing.T, h *Harness, in Instance) {
 }
 
 // usage: what the client asked for is shown, what it did not ask for is hidden.
+// An engine without Raw shows nothing itself.
 func usage(t *testing.T, h *Harness, in Instance) {
 	req := h.Request(true, 1, 5)
 	a, err := generate(t.Context(), in.Engine, req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.usage != nil && a.shown != req.IncludeUsage {
+	if a.form == formRaw && a.usage != nil && a.shown != req.IncludeUsage {
 		t.Fatalf("usage shown: %v, asked for: %v", a.shown, req.IncludeUsage)
 	}
 	if u := a.usage; u != nil && (u.Completion < 1 || u.Cached < -1 || u.Cached > u.Prompt) {
@@ -223,7 +248,8 @@ func usage(t *testing.T, h *Harness, in Instance) {
 	}
 }
 
-// textOrNot: a caller that relays bytes may be spared text, never the count.
+// textOrNot: a caller that relays bytes may be spared text, never the count. One
+// that gets no bytes needs the text all the same.
 func textOrNot(t *testing.T, h *Harness, in Instance) {
 	with, without := h.Request(true, 1, 5), h.Request(true, 1, 5)
 	with.RawOnly, without.RawOnly = false, true
@@ -237,6 +263,9 @@ func textOrNot(t *testing.T, h *Harness, in Instance) {
 	}
 	if a.tokens > 0 != (b.tokens > 0) {
 		t.Fatalf("%d tokens with text, %d without", a.tokens, b.tokens)
+	}
+	if b.form == formPlain && a.text[0] != "" && b.text[0] == "" {
+		t.Fatal("neither Raw nor text for a request with RawOnly")
 	}
 }
 

@@ -23,6 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // echo is the smallest engine that keeps every promise, and, by fault, one that
 // breaks one of them.
 type echo struct {
+	plain  bool // no Raw
 	fault  string
 	active atomic.Int32
 }
@@ -50,7 +51,7 @@ func (e *echo) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*eng
 					yield(nil, ctx.Err())
 					return
 				}
-				if !req.Stream && (i < req.N-1 || k < 4) {
+				if !req.Stream && !e.plain && (i < req.N-1 || k < 4) {
 					if k < 4 {
 						continue
 					}
@@ -60,14 +61,22 @@ func (e *echo) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*eng
 					continue
 				}
 				c := &engine.Chunk{Choice: i, Raw: []byte(`{}`), Text: "x", Tokens: 1}
+				if e.plain && (e.fault != "mixes" || k < 4) {
+					c.Raw = nil
+				}
 				switch {
+				case e.fault == "silent" && req.RawOnly:
+					c.Text = ""
+				case e.fault == "goes on" && k == 3:
+					c.Finish = "stop"
 				case e.fault == "uncounted":
 					c.Tokens = 0
 				case e.fault == "not JSON":
 					c.Raw = []byte("{")
 				case k == 4 && e.fault == "aborts":
 					c.Finish = "abort"
-				case k == 4 && e.fault != "unfinished":
+				}
+				if k == 4 && c.Finish == "" && e.fault != "unfinished" {
 					c.Finish = "stop"
 				}
 				if !yield(c, nil) {
@@ -75,16 +84,18 @@ func (e *echo) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*eng
 				}
 			}
 		}
-		if req.Stream {
-			yield(&engine.Chunk{Choice: -1, Raw: []byte(`{}`), Hidden: e.fault != "shows", Usage: &engine.Usage{Prompt: 1, Completion: 5, Cached: -1}}, nil)
+		if use := (&engine.Usage{Prompt: 1, Completion: 5, Cached: -1}); e.plain {
+			yield(&engine.Chunk{Choice: -1, Usage: use}, nil)
+		} else if req.Stream {
+			yield(&engine.Chunk{Choice: -1, Raw: []byte(`{}`), Hidden: e.fault != "shows", Usage: use}, nil)
 		}
 	}
 }
 
-func harness(fault string) enginetest.Harness {
+func harness(fault string, plain bool) enginetest.Harness {
 	return enginetest.Harness{
 		New: func(t *testing.T) enginetest.Instance {
-			e := &echo{fault: fault}
+			e := &echo{fault: fault, plain: plain}
 			return enginetest.Instance{Engine: e, Active: func() int { return int(e.active.Load()) }}
 		},
 		Request: func(stream bool, n, tokens int) *engine.Request {
@@ -95,13 +106,16 @@ func harness(fault string) enginetest.Harness {
 	}
 }
 
-func TestGoodEnginePasses(t *testing.T) { enginetest.Run(t, harness("")) }
+func TestGoodEnginePasses(t *testing.T) { enginetest.Run(t, harness("", false)) }
+
+func TestGoodEngineWithoutRawPasses(t *testing.T) { enginetest.Run(t, harness("", true)) }
 
 // Each broken promise is found. A failing test cannot run inside a passing one,
 // so this one runs its own binary again for each.
 func TestBrokenPromisesAreFound(t *testing.T) {
 	if fault := os.Getenv("ENGINETEST_FAULT"); fault != "" {
-		enginetest.Run(t, harness(fault))
+		fault, plain := strings.CutPrefix(fault, "plain ")
+		enginetest.Run(t, harness(fault, plain))
 		return
 	}
 	for _, tc := range []struct{ fault, says string }{
@@ -115,6 +129,11 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 		{"deadline", "DeadlinePassed"},
 		{"accepts", "status 4xx"},
 		{"changes", "body was changed"},
+		{"plain mixes", "chunks with Raw and chunks without it"},
+		{"plain silent", "neither Raw nor text"},
+		{"plain goes on", "goes on after its finish"},
+		{"plain unfinished", "is not finished"},
+		{"plain uncounted", "counts no token"},
 	} {
 		t.Run(tc.fault, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestBrokenPromisesAreFound$", "-test.count=1")

@@ -121,13 +121,17 @@ func NewClient(baseURL string, opts *ClientOptions) (*Client, error) {
 var apiPaths = [...]string{engine.APICompletions: "/v1/completions", engine.APIChat: "/v1/chat/completions"}
 
 func parseBase(s string) (string, error) {
+	// Before parsing: of "10.0.0.7:8000" the parser complains about a colon, and
+	// "gpu7:8000" it takes for a scheme.
+	scheme, _, ok := strings.Cut(s, "://")
+	if !ok || !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
+		return "", fmt.Errorf("openai: base URL %q must begin with http:// or https://", s)
+	}
 	u, err := url.Parse(s)
 	if err != nil {
 		return "", fmt.Errorf("openai: base URL: %w", err)
 	}
 	switch {
-	case u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("openai: base URL %q must begin with http:// or https://", s)
 	case u.Host == "":
 		return "", fmt.Errorf("openai: base URL %q has no host", s)
 	case u.User != nil:
@@ -193,7 +197,9 @@ func (c *Client) Call(ctx context.Context, method, path string, in []byte) ([]by
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return nil, readFailure(resp)
 	}
-	out, err := io.ReadAll(io.LimitReader(resp.Body, int64(c.opts.MaxBody)+1))
+	// One byte more shows that there is more; MaxInt has no more.
+	limit := int64(c.opts.MaxBody)
+	out, err := io.ReadAll(io.LimitReader(resp.Body, max(limit, limit+1)))
 	if err != nil {
 		return nil, callError(ctx, engine.ErrCut, err)
 	}

@@ -11,6 +11,19 @@
 // Put engine/pool between the two and requests are routed; anything that has
 // Generate can stand in the client's place.
 //
+// # Engines of your own
+//
+// An engine that yields chunks with Text, Tokens and Finish is served as it is:
+// where its chunks have no Raw the handler makes the JSON. A stream gets one
+// text_completion or chat.completion.chunk event a chunk that has text, token ids
+// or a finish reason, the role with the first of each choice, and a usage event
+// when the client set include_usage and a chunk had Usage. Without stream the
+// chunks of each choice are gathered, up to ServerOptions.MaxAnswer, into one
+// text_completion or chat.completion object. token_ids are added when the client
+// set return_token_ids. What a chunk has no field for (logprobs, echo, tool
+// calls, reasoning) only an engine with Raw can answer. An answer is of one kind
+// or the other, as its first chunk that is not hidden is; a mix fails.
+//
 // # Relay
 //
 // Bodies and answers pass byte for byte. A request is scanned, not decoded:
@@ -37,8 +50,10 @@
 // Neither status 200 nor "[DONE]" means success: a vLLM that is told to stop
 // sends both. Every choice must have been finished by a reason other than
 // "abort"; see the errors of package engine for everything else. The handler
-// hides nothing of it: a failure after the first byte becomes an error event
-// followed by [DONE], which is what vLLM itself does, and never a clean end.
+// hides nothing of it, and checks it for every engine: an answer without a finish
+// for each of the n × prompts choices is a failure, with 502 before the first
+// byte. A failure after it becomes an error event followed by [DONE], which is
+// what vLLM itself does, and never a clean end. [Handler] lists the statuses.
 //
 // # Connections
 //

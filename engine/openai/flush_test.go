@@ -29,7 +29,9 @@ func TestFlushPerChunk(t *testing.T) {
 	defer conn.Close()
 	body := `{"model":"m","prompt":"x","stream":true}`
 	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	chunk := func(more, hidden bool) { step <- engine.Chunk{Raw: []byte(`{}`), More: more, Hidden: hidden} }
+	chunk := func(more, hidden bool) {
+		step <- engine.Chunk{Raw: []byte(`{}`), Finish: "stop", More: more, Hidden: hidden}
+	}
 	chunk(false, false)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)

@@ -460,12 +460,16 @@ func (g *generation) whole(yield func(*engine.Chunk, error) bool) error {
 	}
 }
 
+// firstAnswer is the most memory in bytes that an answer gets on the promise of
+// its length.
+const firstAnswer = 4 << 20
+
 // readAnswer reads the whole body into g.answer.
 func (g *generation) readAnswer() error {
 	limit := g.c.opts.MaxBody
 	if n := g.resp.ContentLength; n > int64(limit) {
 		return fmt.Errorf("%w: answer of %d bytes exceeds MaxBody of %d", engine.ErrProtocol, n, limit)
-	} else if n+1 > int64(cap(g.answer)) {
+	} else if n = min(n, firstAnswer); n >= int64(cap(g.answer)) {
 		g.answer = make([]byte, 0, n+1)
 	}
 	g.answer = g.answer[:0]

@@ -26,6 +26,10 @@ type ServerOptions struct {
 	MaxBody int
 	// MaxChoices bounds n times the number of prompts. 0 means 1024.
 	MaxChoices int
+	// MaxAnswer bounds, in bytes of text and of token ids asked for, an answer
+	// that is gathered here: one that does not stream, of an engine whose chunks
+	// have no Raw. 0 means 64 MiB.
+	MaxAnswer int
 	// MaxInFlight bounds the requests at work at once; more are refused with
 	// 429. 0 means 10,000.
 	MaxInFlight int
@@ -88,6 +92,7 @@ func (o *ServerOptions) withDefaults() ServerOptions {
 	}
 	c.MaxBody = cmp.Or(c.MaxBody, 32<<20)
 	c.MaxChoices = cmp.Or(c.MaxChoices, 1024)
+	c.MaxAnswer = cmp.Or(c.MaxAnswer, 64<<20)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 10_000)
 	c.ReadTimeout = cmp.Or(c.ReadTimeout, 30*time.Second)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
@@ -104,7 +109,7 @@ func (o *ServerOptions) validate() error {
 		name string
 		v    int64
 	}{
-		{"MaxBody", int64(o.MaxBody)}, {"MaxChoices", int64(o.MaxChoices)}, {"MaxInFlight", int64(o.MaxInFlight)},
+		{"MaxBody", int64(o.MaxBody)}, {"MaxChoices", int64(o.MaxChoices)}, {"MaxAnswer", int64(o.MaxAnswer)}, {"MaxInFlight", int64(o.MaxInFlight)},
 		{"ReadTimeout", int64(o.ReadTimeout)}, {"RequestTimeout", int64(o.RequestTimeout)}, {"WriteTimeout", int64(o.WriteTimeout)},
 	} {
 		if f.v < 0 {
@@ -124,6 +129,38 @@ func (o *ServerOptions) validate() error {
 // and every other answer is an error in OpenAI's form. It is safe for
 // concurrent use and starts no goroutine. It sees a request when its header is
 // complete: give the http.Server around it a ReadHeaderTimeout.
+//
+// # Statuses
+//
+// What the engine fails with before the first byte becomes a status; after it,
+// an error event whose code is that status, and [DONE]. The first line that
+// holds counts:
+//
+//	*engine.Error, status 4xx               that status, and the engine's body if
+//	                                        that is an OpenAI error
+//	*engine.Error, status 503 or 504        that status
+//	*engine.Error, any other status         502 (in an event: the engine's code)
+//	engine.ErrUnavailable                   503, Retry-After
+//	engine.ErrNotServed                     503, Retry-After
+//	engine.ErrTimeout, a deadline           504
+//	engine.ErrAborted                       502
+//	engine.ErrCut                           502
+//	engine.ErrUnreachable                   502
+//	engine.ErrProtocol                      502
+//	any other error                         500, not in its words
+//
+// A sequence that ends without an error is checked all the same. It failed with
+// ErrCut unless each of the n × prompts choices had a [engine.Chunk.Finish]
+// (so an engine that yields nothing did), with ErrAborted when one of these was
+// "abort" or "error", and with ErrProtocol when it mixed chunks with and without
+// Raw, or had not exactly one Raw for a request that does not stream.
+//
+// A request is refused with 400 for a faulty field, 408 for a body that takes
+// longer than ReadTimeout, 413 over MaxBody, 429 over MaxInFlight, 431 for too
+// much header and 503 while draining. Its Content-Type must be application/json
+// or missing; every other is refused with 415, which names it: curl -d sends
+// application/x-www-form-urlencoded unless told otherwise. (vLLM answers 400 to
+// that.)
 type Handler struct {
 	eng     engine.Engine
 	opts    ServerOptions

@@ -28,11 +28,16 @@ func (f fake) Generate(ctx context.Context, req *engine.Request) iter.Seq2[*engi
 	return func(yield func(*engine.Chunk, error) bool) { f(ctx, req, yield) }
 }
 
-// say yields raw events and then err.
+// say yields raw events and then err. Without one the last event finishes the
+// answer.
 func say(err error, raws ...string) fake {
 	return func(_ context.Context, _ *engine.Request, yield func(*engine.Chunk, error) bool) {
-		for _, r := range raws {
-			if !yield(&engine.Chunk{Raw: []byte(r), Tokens: 1}, nil) {
+		for i, r := range raws {
+			c := &engine.Chunk{Raw: []byte(r), Tokens: 1}
+			if err == nil && i == len(raws)-1 {
+				c.Finish = "stop"
+			}
+			if !yield(c, nil) {
 				return
 			}
 		}
@@ -190,10 +195,17 @@ func TestRefusals(t *testing.T) {
 	resp.Body.Close()
 	require.Equal(t, 413, resp.StatusCode)
 
-	resp, body := post(t, url+"/v1/completions", okBody, http.Header{"Content-Type": {"text/plain"}})
-	require.Equal(t, 400, resp.StatusCode)
-	errorOf(t, body)
-	resp, body = post(t, url+"/v1/completions", okBody, http.Header{"Content-Encoding": {"gzip"}})
+	for got, says := range map[string]string{
+		"text/plain":                        `got "text/plain"`,
+		"application/x-www-form-urlencoded": `got "application/x-www-form-urlencoded"; with curl add -H`,
+		"bad type;;":                        `got "bad type;;"`,
+	} {
+		resp, body := post(t, url+"/v1/completions", okBody, http.Header{"Content-Type": {got}})
+		require.Equal(t, 415, resp.StatusCode)
+		message, _ := errorOf(t, body)
+		require.Contains(t, message, "Content-Type must be application/json, "+says)
+	}
+	resp, body := post(t, url+"/v1/completions", okBody, http.Header{"Content-Encoding": {"gzip"}})
 	require.Equal(t, 400, resp.StatusCode)
 	errorOf(t, body)
 
@@ -288,7 +300,7 @@ func TestHeaders(t *testing.T) {
 	url, _ := serve(t, fake(func(_ context.Context, req *engine.Request, yield func(*engine.Chunk, error) bool) {
 		seen <- req.Header.Clone()
 		ids <- req.ID + " " + req.Session
-		yield(&engine.Chunk{Raw: []byte(`{}`)}, nil)
+		yield(&engine.Chunk{Raw: []byte(`{}`), Finish: "stop"}, nil)
 	}), &openai.ServerOptions{DropHeaders: []string{"x-mine"}})
 	resp, _ := post(t, url+"/v1/completions", okBody, http.Header{
 		"X-Request-Id": {"abc-1"}, "X-Session-Id": {"s"}, "X-Vllm-Priority": {"-9"}, "X-Data-Parallel-Rank": {"1"},
@@ -316,7 +328,7 @@ func TestHeaders(t *testing.T) {
 	}
 	url, _ = serve(t, fake(func(_ context.Context, req *engine.Request, yield func(*engine.Chunk, error) bool) {
 		seen <- req.Header.Clone()
-		yield(&engine.Chunk{Raw: []byte(`{}`)}, nil)
+		yield(&engine.Chunk{Raw: []byte(`{}`), Finish: "stop"}, nil)
 	}), &openai.ServerOptions{ForwardAuthorization: true})
 	post(t, url+"/v1/completions", okBody, http.Header{"Authorization": {"Bearer k"}})
 	require.Equal(t, "Bearer k", (<-seen).Get("Authorization"))
@@ -403,7 +415,7 @@ func TestMaxInFlight(t *testing.T) {
 	url, _ := serve(t, fake(func(_ context.Context, _ *engine.Request, yield func(*engine.Chunk, error) bool) {
 		running <- struct{}{}
 		<-release
-		yield(&engine.Chunk{Raw: []byte(`{}`)}, nil)
+		yield(&engine.Chunk{Raw: []byte(`{}`), Finish: "stop"}, nil)
 	}), &openai.ServerOptions{MaxInFlight: 1})
 	first := make(chan int)
 	go func() {
@@ -428,6 +440,7 @@ func TestDrain(t *testing.T) {
 		running <- struct{}{}
 		select {
 		case <-release:
+			yield(&engine.Chunk{Hidden: true, Finish: "stop"}, nil)
 		case <-ctx.Done():
 			yield(nil, ctx.Err())
 		}
@@ -510,9 +523,10 @@ func TestModelRoutes(t *testing.T) {
 }
 
 func TestNewHandlerNamesEveryFault(t *testing.T) {
-	_, err := openai.NewHandler(nil, &openai.ServerOptions{MaxBody: -1, WriteTimeout: -1})
+	_, err := openai.NewHandler(nil, &openai.ServerOptions{MaxBody: -1, MaxAnswer: -1, WriteTimeout: -1})
 	require.ErrorContains(t, err, "engine")
 	require.ErrorContains(t, err, "MaxBody")
+	require.ErrorContains(t, err, "MaxAnswer")
 	require.ErrorContains(t, err, "WriteTimeout")
 }
 
@@ -526,8 +540,8 @@ func TestHooksAndTimeline(t *testing.T) {
 			yield(nil, fmt.Errorf("%w: %+v", engine.ErrProtocol, req))
 			return
 		}
-		yield(&engine.Chunk{Part: true, Tokens: 2}, nil)
-		yield(&engine.Chunk{Raw: []byte(`{"ok":1}`), Tokens: 3}, nil)
+		yield(&engine.Chunk{Part: true, Tokens: 2, Finish: "stop"}, nil)
+		yield(&engine.Chunk{Raw: []byte(`{"ok":1}`), Choice: 1, Tokens: 3, Finish: "stop"}, nil)
 	}), &openai.ServerOptions{Hooks: openai.ServerHooks{
 		Start: func(req *engine.Request) { started++ },
 		End: func(req *engine.Request, r *openai.Result) {

@@ -86,7 +86,7 @@ func TestBodySizes(t *testing.T) {
 	got := make(chan int, 1)
 	url, _ := serve(t, fake(func(_ context.Context, req *engine.Request, yield func(*engine.Chunk, error) bool) {
 		got <- len(req.Body)
-		yield(&engine.Chunk{Raw: []byte(`{}`)}, nil)
+		yield(&engine.Chunk{Raw: []byte(`{}`), Finish: "stop"}, nil)
 	}), nil)
 	for _, size := range []int{100, 511, 512, 513, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1 << 20, 5<<20 + 7} {
 		frame := `{"model":"m","prompt":""}`
@@ -110,7 +110,7 @@ func TestHeaderFlood(t *testing.T) {
 	asked := false
 	url, h := serve(t, fake(func(_ context.Context, _ *engine.Request, yield func(*engine.Chunk, error) bool) {
 		asked = true
-		yield(&engine.Chunk{Raw: []byte(`{}`)}, nil)
+		yield(&engine.Chunk{Raw: []byte(`{}`), Finish: "stop"}, nil)
 	}), nil)
 	many, same := http.Header{}, http.Header{}
 	for i := range 300 {
@@ -156,7 +156,7 @@ func TestLongNames(t *testing.T) {
 	sessions := make(chan string, 1)
 	url, _ := serve(t, fake(func(_ context.Context, req *engine.Request, yield func(*engine.Chunk, error) bool) {
 		sessions <- req.Session
-		yield(&engine.Chunk{Raw: []byte(`{}`)}, nil)
+		yield(&engine.Chunk{Raw: []byte(`{}`), Finish: "stop"}, nil)
 	}), nil)
 	for in, want := range map[string]string{fits: fits, long: ""} {
 		post(t, url+"/v1/completions", okBody, http.Header{"X-Session-Id": {in}})

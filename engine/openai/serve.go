@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stator-go/stator/engine"
@@ -30,6 +31,8 @@ type call struct {
 	body  []byte
 	out   []byte // events that wait, or the answer that does not stream
 	usage engine.Usage
+	ends  ends
+	made  composer // used when chunks come without Raw
 
 	began    time.Time // of the engine's work
 	started  bool      // status and header are out
@@ -117,7 +120,7 @@ func (c *call) accept(r *http.Request, api engine.API) answer {
 	o := &c.h.opts
 	if t := r.Header.Get("Content-Type"); t != "" && t != "application/json" {
 		if m, _, err := mime.ParseMediaType(t); err != nil || m != "application/json" {
-			return explain(badRequest("", "content type must be application/json"), false)
+			return wrongType(t)
 		}
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
@@ -160,6 +163,19 @@ func (c *call) accept(r *http.Request, api engine.API) answer {
 	return answer{}
 }
 
+// wrongType refuses a body that does not say that it is JSON. curl -d is how
+// most meet it, so its fault is told with the cure.
+func wrongType(got string) answer {
+	a := answer{
+		status: http.StatusUnsupportedMediaType, kind: "invalid_request_error",
+		message: fmt.Sprintf("Content-Type must be application/json, got %.100q", got),
+	}
+	if strings.HasPrefix(got, "application/x-www-form-urlencoded") {
+		a.message += "; with curl add -H 'Content-Type: application/json'"
+	}
+	return a
+}
+
 var errTooLong = errors.New("openai: body too long")
 
 // readAll reads r to its end into dst, at most limit bytes. size is the
@@ -173,7 +189,7 @@ func readAll(dst []byte, r io.Reader, size int64, limit int) ([]byte, error) {
 		if n := len(dst); n == cap(dst) {
 			more := max(n, 512)
 			if int64(n) <= size {
-				more = int(min(int64(more), size+1-int64(n)))
+				more = int(min(int64(more), size-int64(n)+1)) // n > 0: no overflow
 			}
 			dst = slices.Grow(dst, more)
 		}
@@ -197,29 +213,72 @@ const firstRead = 256 << 10
 func (c *call) relay(ctx context.Context) error {
 	stream := c.req.Stream
 	c.out = c.out[:0]
+	c.ends.begin(&c.req)
 	for chunk, err := range c.h.eng.Generate(ctx, &c.req) {
 		if err != nil {
 			return err
+		}
+		if chunk == nil {
+			return fmt.Errorf("%w: neither chunk nor error", engine.ErrProtocol)
 		}
 		c.res.Tokens += chunk.Tokens
 		if chunk.Usage != nil {
 			c.usage = *chunk.Usage
 			c.res.Usage = &c.usage
 		}
-		if chunk.Part {
-			continue
+		if err := c.ends.follow(chunk); err != nil {
+			return err
 		}
-		if !stream {
-			// Kept until the engine says that all is well.
-			c.out = append(c.out[:0], chunk.Raw...)
-			c.res.Chunks++
-			continue
+		switch {
+		case chunk.Part:
+		case stream:
+			err = c.event(chunk)
+		case !chunk.Hidden:
+			err = c.keep(chunk)
 		}
-		if err := c.event(chunk); err != nil {
+		if err != nil {
 			return err
 		}
 	}
+	if err := c.ends.judge(ctx, stream); err != nil || !c.made.on {
+		return err
+	}
+	switch {
+	case !stream:
+		c.out = c.made.appendWhole(c.out, c.res.Usage)
+		c.res.Chunks++
+	case c.req.IncludeUsage && c.res.Usage != nil:
+		c.out = c.made.appendUsageEvent(c.out, c.res.Usage)
+		c.res.Chunks++
+	}
 	return nil
+}
+
+// keep puts off what does not stream until the engine says that all is well.
+func (c *call) keep(chunk *engine.Chunk) error {
+	switch {
+	case c.ends.form == formComposed:
+		return c.compose(chunk)
+	case c.ends.whole:
+		return fmt.Errorf("%w: several bodies for a request that does not stream", engine.ErrProtocol)
+	}
+	c.ends.whole = true
+	c.out = append(c.out, chunk.Raw...)
+	c.res.Chunks++
+	return nil
+}
+
+// compose makes the JSON of a chunk that brought none.
+func (c *call) compose(chunk *engine.Chunk) error {
+	if !c.made.on {
+		c.made.begin(&c.req, len(c.ends.done), c.res.Start.Unix(), c.h.opts.MaxAnswer)
+	}
+	out, said, err := c.made.chunk(c.out, chunk)
+	c.out = out
+	if said {
+		c.sent(chunk)
+	}
+	return err
 }
 
 // errGone says that the client takes no bytes any more.
@@ -231,17 +290,28 @@ const maxUnsaid = 16 << 10
 // event puts one chunk into c.out and, unless the next one is already there,
 // sends what waits.
 func (c *call) event(chunk *engine.Chunk) error {
-	if !chunk.Hidden && len(chunk.Raw) > 0 {
+	switch {
+	case chunk.Hidden:
+	case len(chunk.Raw) > 0:
 		c.out = appendEvent(c.out, chunk.Raw)
-		c.res.Chunks++
-		if chunk.Tokens > 0 && c.res.FirstToken.IsZero() {
-			c.res.FirstToken = time.Now()
+		c.sent(chunk)
+	default:
+		if err := c.compose(chunk); err != nil {
+			return err
 		}
 	}
 	if len(c.out) == 0 || chunk.More && len(c.out) < maxUnsaid {
 		return nil
 	}
 	return c.flush()
+}
+
+// sent counts an event that went into c.out.
+func (c *call) sent(chunk *engine.Chunk) {
+	c.res.Chunks++
+	if chunk.Tokens > 0 && c.res.FirstToken.IsZero() {
+		c.res.FirstToken = time.Now()
+	}
 }
 
 // flush sends what waits in c.out.
@@ -387,6 +457,7 @@ func (c *call) release() {
 	if cap(c.tokens)*4 > keepBody {
 		c.tokens = nil
 	}
+	c.made.release()
 	h := c.h
 	c.h, c.w, c.rc, c.req, c.res = nil, nil, nil, engine.Request{}, Result{}
 	c.line.Reset()
