@@ -99,3 +99,34 @@ func BenchmarkPickPolicy(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPickFleet is Pick and Done of a prompt of 512 blocks that three of the
+// workers hold.
+func BenchmarkPickFleet(b *testing.B) {
+	for _, n := range []int{64, 1000, 10000} {
+		b.Run(fmt.Sprintf("workers=%d", n), func(b *testing.B) {
+			x, err := kvindex.New(nil)
+			require.NoError(b, err)
+			r, err := New(x, nil)
+			require.NoError(b, err)
+			chain := chainOf(1, 512)
+			workers := workerList(n, 25000)
+			for i := range workers {
+				workers[i].Slot = x.Attach(workers[i].Name, 0)
+				if i < 3 {
+					require.NoError(b, x.Store(workers[i].Slot, kvindex.TierGPU, 0, chain))
+				}
+			}
+			require.NoError(b, r.SetWorkers(workers))
+			req := &Request{Chain: chain, Tokens: 512*16 + 8}
+			b.ReportAllocs()
+			for b.Loop() {
+				l, err := r.Pick(req)
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Done(nil)
+			}
+		})
+	}
+}

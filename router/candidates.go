@@ -16,9 +16,14 @@ func (r *Router) candidates(req *Request, avoid *worker) *RejectError {
 	}
 	open := r.open[req.Role]
 	plain := len(req.Only) == 0 && len(req.Not) == 0 && avoid == nil
-	if plain && r.opts.Limits == (Limits{}) && v.now >= r.pausedTill && len(open) > 0 {
+	plain = plain && r.opts.Limits == (Limits{}) && v.now >= r.pausedTill && len(open) > 0
+	r.narrower.plain = plain
+	if plain {
 		v.rows = open
 		return nil
+	}
+	if r.narrower.over(len(open)) {
+		r.settleAll(v.now) // which a pick that need not look at all leaves to narrow
 	}
 	if avoid != nil {
 		avoid.refused = r.seq
@@ -82,6 +87,7 @@ func (r *Router) filter(req *Request, reject *RejectError, evenPaused bool) (pau
 		case now < w.pausedTill && !evenPaused:
 			paused++
 		default:
+			w.passed = r.seq
 			r.filtered = append(r.filtered, w)
 		}
 	}

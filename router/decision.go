@@ -58,7 +58,8 @@ type Decision struct {
 	// Slowdown is the factor by which decoding neighbours stretch the prefill; it
 	// is contained in Cost.
 	Slowdown float64
-	// Candidates is the number of workers that were compared.
+	// Candidates is the number of workers that were compared, see
+	// Options.MaxCandidates.
 	Candidates int
 	// LowerBound says that a race cut the index walk short: true overlaps may be
 	// greater.

@@ -72,8 +72,14 @@
 //
 // # Limits
 //
-// Scoring is linear in the number of candidate workers: about 25 ns each while
-// their ledgers fit the processor's caches, more beyond a few thousand. There is
+// Scoring takes about 25 ns a worker and is bounded: of more than
+// [Options.MaxCandidates] workers, 512 by default, a pick scores those that hold
+// some of the prompt and as many others as the bound, drawn at random. The best of
+// these is little worse than the best of all, and gateways that draw differently
+// do not herd. What still grows with the workers is the clearing of a few bytes
+// for each and, per worker that the index lists, one write; and filters: a request
+// with Only or Not, a retry, Limits, and a pause that lasts look at each worker.
+// Cheap policies, and those with a model of their own, see all: [WholeLister]. There is
 // no admission queue, no session affinity and no circuit breaker here; a few
 // failures in a row only pause a worker for a moment. Request.Session and
 // Request.Priority are not read by the policies of this package. Several routers

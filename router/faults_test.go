@@ -173,7 +173,8 @@ func TestR8ManyWorkers(t *testing.T) {
 	for _, num := range []uint32{17, 4711, 9999} {
 		index.hold(num, kvindex.TierGPU, chain...)
 	}
-	r, err := New(index, &Options{Rand: seeded(1)})
+	policy := &counting{}
+	r, err := New(index, &Options{Rand: seeded(1), Policy: policy})
 	require.NoError(t, err)
 	require.NoError(t, r.SetWorkers(workerList(n, 0)))
 	req := &Request{Chain: chain, Tokens: 6401}
@@ -181,7 +182,9 @@ func TestR8ManyWorkers(t *testing.T) {
 		l := mustPick(t, r, req)
 		require.Contains(t, []kvindex.Slot{slotOf(17), slotOf(4711), slotOf(9999)}, l.Slot())
 		require.Equal(t, 400, l.Decision().Reused[kvindex.TierGPU])
+		require.Equal(t, 512+3, l.Decision().Candidates)
 	}
+	require.Equal(t, 3*(512+3), policy.rows)
 	if !raceEnabled {
 		require.LessOrEqual(t, testing.AllocsPerRun(20, func() {
 			l, _ := r.Pick(req)

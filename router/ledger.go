@@ -15,6 +15,7 @@ type worker struct {
 	pos     int    // in the worker list; -1 = not in it
 	allowed uint64 // the pick that named it in Only
 	refused uint64 // the pick that named it in Not
+	passed  uint64 // the pick whose filters let it through
 
 	outstanding  int // booked and not done
 	decoding     int // past the first token

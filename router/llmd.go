@@ -108,5 +108,8 @@ func (p *LLMD) Assigned(v *View, i int, req *Request) {
 	}
 }
 
+// WholeList is true for the private model, whose matches the index does not have.
+func (p *LLMD) WholeList() bool { return !p.Exact }
+
 // Forget drops the model of a worker that left.
 func (p *LLMD) Forget(s kvindex.Slot) { delete(p.seen, s) }

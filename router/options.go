@@ -53,6 +53,12 @@ type Options struct {
 	FailureLimit int
 	// FailurePause is how long; 0 = 1 s.
 	FailurePause time.Duration
+	// MaxCandidates bounds the workers that a pick scores. When more may take the
+	// request, it scores those that hold some of the prompt, by the index or by
+	// outstanding requests, at most MaxCandidates of each and the deepest first, and
+	// MaxCandidates others drawn at random. 0 = 512, negative = no bound. A policy
+	// that is a WholeLister has none.
+	MaxCandidates int
 	// Hooks are told of picks and ends.
 	Hooks Hooks
 }
@@ -149,6 +155,9 @@ func (o *Options) withDefaults(index Index) Options {
 	if c.FailurePause == 0 {
 		c.FailurePause = time.Second
 	}
+	if c.MaxCandidates == 0 {
+		c.MaxCandidates = 512
+	}
 	return c
 }
 
@@ -174,6 +183,7 @@ func (o *Options) validate(index Index) error {
 	bad(o.OutputMean >= 0 && o.OutputMean <= maxTokens, "OutputMean is %v, want > 0 and at most %d, or 0 for 256", o.OutputMean, maxTokens)
 	bad(o.ReportMaxAge > 0, "ReportMaxAge is %v, want > 0, or 0 for 10 s", o.ReportMaxAge)
 	bad(o.FailurePause > 0, "FailurePause is %v, want > 0, or 0 for 1 s", o.FailurePause)
+	bad(o.MaxCandidates <= slotLimit, "MaxCandidates is %d, want at most %d, or 0 for 512, or negative for no bound", o.MaxCandidates, slotLimit)
 	bad(o.Limits.Outstanding >= 0, "Limits.Outstanding is %d, want > 0, or 0 for no limit", o.Limits.Outstanding)
 	bad(o.Limits.Waiting >= 0, "Limits.Waiting is %d, want > 0, or 0 for no limit", o.Limits.Waiting)
 	bad(o.Limits.KVUsage >= 0 && o.Limits.KVUsage <= 1, "Limits.KVUsage is %v, want > 0 and at most 1, or 0 for no limit", o.Limits.KVUsage)

@@ -82,6 +82,9 @@ func (LeastLoaded) Score(dst []float64, v *View, _ *Request) {
 	}
 }
 
+// WholeList is true: a count is read quickly.
+func (LeastLoaded) WholeList() bool { return true }
+
 // PowerOfTwo draws two workers and takes the one with fewer outstanding
 // requests.
 type PowerOfTwo struct{}
@@ -103,6 +106,9 @@ func (PowerOfTwo) Score(dst []float64, v *View, _ *Request) {
 	dst[b] -= behind
 }
 
+// WholeList is true, so that no worker is drawn more often for what it holds.
+func (PowerOfTwo) WholeList() bool { return true }
+
 // RoundRobin takes the workers in the order of the worker list. The zero value
 // starts with the first. It has state: one router, one value.
 type RoundRobin struct {
@@ -118,6 +124,9 @@ func (p *RoundRobin) Score(dst []float64, v *View, _ *Request) {
 	}
 }
 
+// WholeList is true: each worker has its turn.
+func (p *RoundRobin) WholeList() bool { return true }
+
 // Assigned passes the turn on.
 func (p *RoundRobin) Assigned(v *View, i int, _ *Request) { p.next = v.Position(i) + 1 }
 
@@ -126,3 +135,6 @@ type Random struct{}
 
 // Score is the same for all: ties are drawn at random.
 func (Random) Score(dst []float64, _ *View, _ *Request) { clear(dst) }
+
+// WholeList is true, so that no worker is drawn more often for what it holds.
+func (Random) WholeList() bool { return true }

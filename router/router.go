@@ -25,7 +25,8 @@ type Router struct {
 	skew     float64    // what Options.Now has been set back by, in seconds
 	view     View
 	scores   []float64
-	filtered []*worker                // candidates after filters
+	filtered []*worker // candidates after filters
+	narrower narrower
 	scratch  RejectError              // counts of the filters
 	rows     []*worker                // the worker list
 	open     [roles][]*worker         // those that are not draining, by what they may be used for
@@ -86,6 +87,10 @@ func New(index Index, opts *Options) (*Router, error) {
 	}
 	r.overlaps.New = func() any { return new(kvindex.Overlap) }
 	r.view.r = r
+	r.narrower.bound = o.MaxCandidates
+	if p, ok := o.Policy.(WholeLister); ok && p.WholeList() {
+		r.narrower.bound = -1
+	}
 	r.resize(0)
 	return r, nil
 }
@@ -216,6 +221,7 @@ func (r *Router) resize(top uint32) {
 	r.view.inFlight = make([]uint32, r.nextID)
 	r.view.rows, r.view.top = nil, 0
 	r.scores = make([]float64, len(r.rows))
+	r.narrower.resize(r, top)
 }
 
 // maxReported is the greatest number of requests that a report may name; an
@@ -335,12 +341,17 @@ func (r *Router) decide(l *Lease, req *Request, ov *kvindex.Overlap, old *Lease,
 	}
 	v := &r.view
 	v.now = now
-	r.settleAll(now)
+	if !r.narrower.over(len(r.open[req.Role])) {
+		r.settleAll(now)
+	}
 	if reject = r.candidates(req, avoid); reject == nil {
 		v.fill(ov, req)
-		dst := r.scores[:len(v.rows)]
-		r.opts.Policy.Score(dst, v, req)
-		best := v.least(dst)
+		narrowed := r.narrow(ov)
+		dst, best := r.score(req)
+		if best < 0 && narrowed {
+			r.widen() // a worker that was not drawn is better than none
+			dst, best = r.score(req)
+		}
 		if best >= 0 {
 			r.assign(l, req, best, dst)
 			return nil, out, ended
@@ -349,6 +360,14 @@ func (r *Router) decide(l *Lease, req *Request, ov *kvindex.Overlap, old *Lease,
 	}
 	r.rejected[reject.Reason]++
 	return reject, out, ended
+}
+
+// score has the policy fill in the rows' scores and finds the best row, -1 for none.
+func (r *Router) score(req *Request) (scores []float64, best int) {
+	v := &r.view
+	scores = r.scores[:len(v.rows)]
+	r.opts.Policy.Score(scores, v, req)
+	return scores, v.least(scores)
 }
 
 // least is the row with the smallest score, ties drawn at random; -1 when there

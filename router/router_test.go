@@ -18,18 +18,19 @@ import (
 
 func TestOptionsListAllFaults(t *testing.T) {
 	_, err := New(nil, &Options{
-		BlockTokens:  -1,
-		Timing:       Timing{T0: -1, B: math.NaN(), Chunk: -5},
-		TierLoad:     [kvindex.Tiers]float64{0, math.Inf(1)},
-		TPOTTarget:   -1,
-		OutputMean:   -2,
-		ReportMaxAge: -1,
-		FailurePause: -1,
-		Limits:       Limits{Outstanding: -1, Waiting: -1, KVUsage: 1.5},
+		BlockTokens:   -1,
+		Timing:        Timing{T0: -1, B: math.NaN(), Chunk: -5},
+		TierLoad:      [kvindex.Tiers]float64{0, math.Inf(1)},
+		TPOTTarget:    -1,
+		OutputMean:    -2,
+		ReportMaxAge:  -1,
+		FailurePause:  -1,
+		MaxCandidates: slotLimit + 1,
+		Limits:        Limits{Outstanding: -1, Waiting: -1, KVUsage: 1.5},
 	})
 	require.Error(t, err)
 	for _, part := range []string{"BlockTokens", "Timing.T0", "Timing.B", "Timing.Chunk", "TierLoad[cpu]", "TPOTTarget",
-		"OutputMean", "ReportMaxAge", "FailurePause", "Limits.Outstanding", "Limits.Waiting", "Limits.KVUsage"} {
+		"OutputMean", "ReportMaxAge", "FailurePause", "MaxCandidates", "Limits.Outstanding", "Limits.Waiting", "Limits.KVUsage"} {
 		require.ErrorContains(t, err, part)
 	}
 	for _, o := range []*Options{nil, {}} {

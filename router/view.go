@@ -10,7 +10,9 @@ import (
 // A Policy gives every candidate a score; the smallest wins. Score must fill
 // dst, which has one entry per row of v. +Inf and NaN rule a row out. Score is
 // called under the router's mutex: it must be quick, must not call the router or
-// keep v, and may keep state without a mutex of its own.
+// keep v, and may keep state without a mutex of its own. Of more than
+// Options.MaxCandidates candidates it sees a part, see [WholeLister]; if it rules
+// out all of these, it is called once more with all.
 type Policy interface {
 	Score(dst []float64, v *View, req *Request)
 }
@@ -30,7 +32,7 @@ type Forgetter interface {
 // A View is the table a policy decides from: one row per candidate, in the order
 // of the worker list. It is read-only and valid during the call. Rows are the
 // workers that the request may go to, draining, paused and overloaded ones left
-// out.
+// out, and no more than Options.MaxCandidates allows.
 type View struct {
 	r    *Router
 	rows []*worker
