@@ -225,7 +225,8 @@ func (d *Decoder) finish(ev *kvindex.Event, f *fields) bool {
 			// must never be taken for the base model's.
 			ev.Adapter = "lora_id:" + strconv.FormatInt(f.adapterID, 10)
 		}
-		if f.extra > 0 {
+		// An event without tokens names blocks that are known; keys place nothing.
+		if f.extra > 0 && len(ev.Tokens) > 0 {
 			d.r.Seek(f.extra)
 			if !d.extraKeys(ev) {
 				return false
