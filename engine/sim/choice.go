@@ -175,14 +175,7 @@ func (f *form) appendIDs(b []byte, ids []uint32) []byte {
 	if ids == nil || !f.ask.returnIDs {
 		return append(b, `null`...)
 	}
-	b = append(b, '[')
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendUint(b, uint64(id), 10)
-	}
-	return append(b, ']')
+	return appendNumbers(b, ids)
 }
 
 func (f *form) appendLogprobs(b []byte, h *choice) []byte {

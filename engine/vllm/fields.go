@@ -58,7 +58,7 @@ func (d *Decoder) arrayEvent(ev *kvindex.Event, f *fields) bool {
 	pos := 1
 	switch ev.Kind {
 	case kvindex.EventStored:
-		if n < 5 || !d.hashList(ev) || !d.parent(ev) || !d.tokenList(ev) || !d.blockSize(ev) {
+		if n < 5 || !d.hashList(ev) || !d.parent(ev) || !d.tokenList(ev) || !d.count(&ev.BlockSize) {
 			return false
 		}
 		for pos = 5; pos < n && pos <= 10; pos++ {
@@ -77,7 +77,7 @@ func (d *Decoder) arrayEvent(ev *kvindex.Event, f *fields) bool {
 			pos = 3
 		}
 		if n > 3 {
-			if !d.group(ev) {
+			if !d.count(&ev.Group) {
 				return false
 			}
 			pos = 4
@@ -108,7 +108,7 @@ func (d *Decoder) storedAt(pos int, ev *kvindex.Event, f *fields) bool {
 	case 8:
 		return d.later(&f.extra)
 	case 9:
-		return d.group(ev)
+		return d.count(&ev.Group)
 	case 10:
 		return d.spec(ev)
 	}
@@ -178,7 +178,7 @@ func (d *Decoder) pairs(ev *kvindex.Event, f *fields) bool {
 		case "token_ids":
 			ok = d.tokenList(ev)
 		case "block_size":
-			ok = d.blockSize(ev)
+			ok = d.count(&ev.BlockSize)
 		case "lora_id":
 			ok = d.adapterID(f)
 		case "medium":
@@ -190,7 +190,7 @@ func (d *Decoder) pairs(ev *kvindex.Event, f *fields) bool {
 		case "extra_keys":
 			ok = d.later(&f.extra)
 		case "group_idx":
-			ok = d.group(ev)
+			ok = d.count(&ev.Group)
 		case "kv_cache_spec_kind":
 			ok = d.spec(ev)
 		case "locality":
@@ -337,7 +337,8 @@ func (d *Decoder) tokenList(ev *kvindex.Event) bool {
 	return true
 }
 
-func (d *Decoder) blockSize(ev *kvindex.Event) bool {
+// count reads a number of at least 0; nil leaves dst as it is.
+func (d *Decoder) count(dst *int) bool {
 	if d.r.Nil() {
 		return true
 	}
@@ -345,7 +346,7 @@ func (d *Decoder) blockSize(ev *kvindex.Event) bool {
 	if err != nil || n < 0 || n > math.MaxInt32 {
 		return false
 	}
-	ev.BlockSize = int(n)
+	*dst = int(n)
 	return true
 }
 
@@ -369,18 +370,6 @@ func (d *Decoder) medium(ev *kvindex.Event) bool {
 	if string(s) != "GPU" {
 		ev.Tier = kvindex.ParseTier(d.names.get(s))
 	}
-	return true
-}
-
-func (d *Decoder) group(ev *kvindex.Event) bool {
-	if d.r.Nil() {
-		return true
-	}
-	n, err := d.r.Int()
-	if err != nil || n < 0 || n > math.MaxInt32 {
-		return false
-	}
-	ev.Group = int(n)
 	return true
 }
 
