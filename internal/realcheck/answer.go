@@ -61,7 +61,7 @@ func ask(ctx context.Context, client *http.Client, base string, r *request) (*an
 		return nil, err
 	}
 	defer resp.Body.Close()
-	a := &answer{choices: make([]choice, r.n), cached: -1, id: resp.Header.Get("X-Request-Id")}
+	a := &answer{choices: make([]choice, 1), cached: -1, id: resp.Header.Get("X-Request-Id")}
 	if resp.StatusCode != http.StatusOK {
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 400))
 		return a, fmt.Errorf("status %d: %s", resp.StatusCode, b)

@@ -142,9 +142,6 @@ func (c *check) alone(ctx context.Context, m *maker, n int) error {
 	exact, hits, counted := 0, 0, 0
 	for i := range n {
 		r := m.next(fmt.Sprintf("alone-%d", i))
-		if r.n > 1 {
-			continue
-		}
 		a, err := ask(ctx, c.client, c.gateway, r)
 		if err != nil {
 			return fmt.Errorf("alone %s: %w", r.name, err)

@@ -18,7 +18,6 @@ type request struct {
 	path   string
 	body   map[string]any
 	stream bool
-	n      int
 }
 
 func (r *request) json() []byte {
@@ -56,7 +55,7 @@ func (m *maker) text(n int) string {
 
 // next draws one request: chat or completion, text or ids, streamed or not.
 func (m *maker) next(name string) *request {
-	r := &request{name: name, stream: m.rng.IntN(2) == 0, n: 1}
+	r := &request{name: name, stream: m.rng.IntN(2) == 0}
 	body := map[string]any{
 		"model": "tiny", "temperature": 0, "max_tokens": 4 + m.rng.IntN(28), "return_token_ids": true,
 	}

@@ -93,9 +93,6 @@ func NewConn(nc net.Conn, lim Limits) *Conn {
 	return &Conn{nc: nc, br: bufio.NewReaderSize(nc, readBuffer), lim: lim.withDefaults()}
 }
 
-// NetConn returns the connection below.
-func (c *Conn) NetConn() net.Conn { return c.nc }
-
 // Peer returns what the other side said in the handshake.
 func (c *Conn) Peer() Peer { return c.peer }
 
